@@ -53,6 +53,7 @@ __all__ = [
     "estimator",
     "evaluate",
     "evaluate_all",
+    "features",
     "fit_behavior",
     "is_",
     "load_moments",
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
     from reweigh.estimate.table_weights import TableWeights
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
+    from reweigh.log import feature_maps as features
     from reweigh.log.abstractions import Grid, Rounding
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.log import Columns, EpisodeLog
@@ -158,7 +160,8 @@ _HOMES = {
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("adapters", "theory", "worlds")
+_MODULES = {name: f"reweigh.{name}" for name in ("adapters", "theory", "worlds")}
+_MODULES["features"] = "reweigh.log.feature_maps"
 
 
 def __dir__() -> list[str]:
@@ -167,7 +170,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return importlib.import_module(f"reweigh.{name}")
+        return importlib.import_module(_MODULES[name])
     if name in _HOME_OF:
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
         globals()[name] = value

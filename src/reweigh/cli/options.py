@@ -125,6 +125,13 @@ class LogOptions:
         _option("Column of what several episodes share (site, patient): errors are by cluster."),
     ] = None
     weight: Annotated[str | None, _option("Column of the episode's sampling weight.")] = None
+    features: Annotated[
+        list[str] | None,
+        _option(
+            "Columns of numbers that say where an episode is (map_bp,heart_rate): beside a state "
+            "or, without --state, instead of it."
+        ),
+    ] = None
     terminated: Annotated[str | None, _option("Column that is true where an episode ended.")] = None
     truncated: Annotated[
         str | None, _option("Column that is true where an episode was cut off.")
@@ -192,7 +199,8 @@ class LogOptions:
         translated = ("round", "grid", "bins", "fit_behavior", "smoothing")
         same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in translated}
         same |= {
-            "state": self.state or "state",
+            "state": self.state or None,
+            "features": self.feature_columns,
             "next_state": self.next_state or None,
             "behavior_prob": None if self.fit_behavior else self.behavior_prob or "behavior_prob",
         }
@@ -205,6 +213,11 @@ class LogOptions:
             self.require_rows(log, "--fit-behavior")
             return log.with_behavior(rw.fit_behavior(log, smoothing=self.smoothing))
         return log
+
+    @property
+    def feature_columns(self) -> list[str] | None:
+        names = [name.strip() for given in self.features or () for name in given.split(",")]
+        return [name for name in names if name] or None
 
     @staticmethod
     def require_rows(log: Any, option: str) -> None:

@@ -23,6 +23,7 @@ Names = str | Sequence[str]
 ROLES = (
     "episode", "step", "state", "action", "reward", "next_state",
     "behavior_prob", "target_prob", "terminated", "truncated", "time", "cluster", "weight",
+    "features",
 )  # fmt: skip
 ShortEpisodes = Literal["error", "terminal", "truncated"]
 Value = TypeVar("Value")
@@ -47,6 +48,7 @@ class Columns:
     bandit: bool = False
     cluster: str | None = None
     weight: str | None = None
+    features: tuple[str, ...] | None = None
 
     @property
     def clock(self) -> str:
@@ -116,6 +118,7 @@ class EpisodeLog:
     abstraction: str | None = None
     notes: tuple[str, ...] = ()
     behavior_source: str = "logged"
+    feature_names: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -150,6 +153,16 @@ class EpisodeLog:
     @property
     def n_truncated(self) -> int:
         return int(self.steps.truncated.sum())
+
+    @property
+    def features(self) -> npt.NDArray[np.float64]:
+        """(N, k) the feature columns, in the order of the steps."""
+        if self.steps.features is None:
+            raise UsageError(
+                "the log has no features: name numeric columns of it with features=[…] "
+                "(--features on the command line)"
+            )
+        return self.steps.features
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -189,6 +202,8 @@ class EpisodeLog:
         return self._once("raw_states", self._read_raw_states)
 
     def _read_raw_states(self) -> npt.NDArray[Any]:
+        if not self.columns.state:
+            return self.features
         if self.abstraction is not None:
             parts = [
                 self.source.column(name).to_numpy(zero_copy_only=False)[self.steps.source_row]
@@ -258,6 +273,8 @@ class EpisodeLog:
         coded = (steps.state, steps.action, steps.ending)
         parts: list[str | bytes] = [np.ascontiguousarray(column).tobytes() for column in coded]
         parts += [steps.digest, self.states.digest()]
+        if steps.features is not None:
+            parts += ["\0".join(self.feature_names), steps.features.tobytes()]
         if self.actions is not None:
             parts.append(self.actions.digest())
         return digest_of(*parts)
@@ -334,7 +351,7 @@ def columns_of(
     *,
     episode: str,
     step: str | None,
-    state: Names,
+    state: Names | None,
     action: str,
     reward: str,
     behavior_prob: str | None,
@@ -346,11 +363,15 @@ def columns_of(
     bandit: bool = False,
     cluster: str | None = None,
     weight: str | None = None,
+    features: Names | None = None,
 ) -> Columns:
     """Check the names that a user gave for the roles."""
     if bandit and step is not None:
         raise UsageError("a bandit log has one row per episode and no step: leave step out")
-    state_names = _names("state", state)
+    feature_names = None if features is None else _names("features", features)
+    if state is None:
+        state = () if feature_names else "state"
+    state_names = () if state == () else _names("state", state)
     next_names = None if next_state is None else _names("next_state", next_state)
     if next_names is not None and len(next_names) != len(state_names):
         raise UsageError(
@@ -372,6 +393,7 @@ def columns_of(
         bandit=bandit,
         cluster=cluster,
         weight=weight,
+        features=feature_names,
     )
     seen: dict[str, str] = {}
     for role, name in columns.by_role():

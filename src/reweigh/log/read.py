@@ -100,6 +100,7 @@ def assemble(
     reader.numbers("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
     shared = reader.shared(episode, len(episodes))
+    features, feature_names = reader.features()
     tell(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
@@ -131,6 +132,7 @@ def assemble(
             episode=label_array(episodes.values)[used.ranked],
             source_rows=used.order,
             began=reader.began(used.first_rows),
+            features=None if features is None else features[used.order],
             **{role: values[used.ranked] for role, values in shared.items()},
         ),
         states=states,
@@ -143,6 +145,7 @@ def assemble(
             *(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
             *reader.bin_notes(),
         ),
+        feature_names=feature_names,
     )
 
 
@@ -291,8 +294,11 @@ def log_table(log: EpisodeLog) -> pa.Table:
     columns: dict[str, Any] = {
         "episode": pa.array(steps.episode[steps.episode_index][order]),
         "step": pa.array(steps.step[order]),
-        **label_columns("state", log.states, steps.state[order]),
     }
+    if log.columns.state:
+        columns |= label_columns("state", log.states, steps.state[order])
+    if steps.features is not None:
+        columns |= dict(zip(log.feature_names, steps.features[order].T, strict=True))
     if log.actions is None:
         columns["action"] = pa.array(steps.action[order])
     else:
@@ -373,6 +379,7 @@ def log_description(
         "states": len(states),
         "state_examples": _examples(states),
         "state_columns": list(columns.state),
+        **({} if columns.features is None else {"features": list(columns.features)}),
         "abstraction": abstraction,
         "actions": None if actions is None else len(actions),
         "action_examples": None if actions is None else _examples(actions),

@@ -51,6 +51,7 @@ class Steps:
     start_value    (n,) g(s_0) of a control variate, None without one
     began          (n,) whole numbers that grow with the time of the first row, None without times
     cluster, weight  (n,) the cluster's id, the sampling weight; None where the log has no such role
+    features       (N, k) the feature columns; None without
     """
 
     offsets: Ints
@@ -66,6 +67,7 @@ class Steps:
     began: Ints | None = None
     cluster: npt.NDArray[Any] | None = None
     weight: Floats | None = None
+    features: Floats | None = None
 
     pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
     borrowed: ClassVar[BorrowedArrays | None] = (
@@ -194,6 +196,7 @@ class Steps:
             truncated=self.truncated[episodes],
             episode=self.episode[episodes],
             source_rows=self.source_row[rows],
+            features=None if self.features is None else self.features[rows],
             **{k: v[episodes] for k in OF_EPISODES if (v := getattr(self, k)) is not None},
         )
         if "episode_hash" in vars(self):  # hashing ids is slow: keep the hashes

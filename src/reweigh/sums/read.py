@@ -191,7 +191,7 @@ def read_log(
     *,
     episode: str = "episode",
     step: str | None = None,
-    state: Names = "state",
+    state: Names | None = None,
     action: str = "action",
     reward: str = "reward",
     behavior_prob: str | None = "behavior_prob",
@@ -203,6 +203,7 @@ def read_log(
     bandit: bool = False,
     cluster: str | None = None,
     weight: str | None = None,
+    features: Names | None = None,
     horizon: int | None = None,
     discount: float = 1.0,
     short_episodes: ShortEpisodes = "error",
@@ -223,6 +224,8 @@ def read_log(
     them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
     Episodes shorter than the horizon need the columns `terminated` or `truncated`, or
     `short_episodes`. `abstraction` makes states of the state columns.
+    `features` names columns of numbers (or of lists of them) that say where an episode is: vitals,
+    positions, an embedding. Then no state is needed; without them it is the column "state".
     `behavior_prob=None` reads a log without propensities (see `fit_behavior`). Errors are made by
     `cluster`: what episodes share (site, patient). `weight` is the episode's sampling weight.
 
@@ -254,6 +257,7 @@ def read_log(
             bandit=bandit,
             cluster=cluster,
             weight=weight,
+            features=features,
         ),
         horizon=horizon,
         discount=float(discount),
@@ -264,6 +268,11 @@ def read_log(
         csv=CsvFormat(delimiter, decimal),
         table=table,
     )
+    if abstraction is not None and not reading.columns.state:
+        raise UsageError(
+            "abstraction= makes states of state columns, and only features are named: name them "
+            "with state=…, or leave abstraction= out"
+        )
     return _read(data, reading, engine)
 
 
