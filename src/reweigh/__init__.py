@@ -55,11 +55,13 @@ __all__ = [
     "evaluate_all",
     "features",
     "fit_behavior",
+    "fqe",
     "is_",
     "load_moments",
     "log_from_arrays",
     "mdr",
     "mis",
+    "mis_clusters",
     "moments",
     "point_values",
     "read_log",
@@ -101,9 +103,11 @@ if TYPE_CHECKING:
         dm,
         dr,
         estimator,
+        fqe,
         is_,
         mdr,
         mis,
+        mis_clusters,
         ssd_is,
         trajectory_is,
         trajectory_wis,
@@ -139,7 +143,8 @@ _HOMES = {
         "StationaryWarning SupportError UsageError"
     ),
     "reweigh.estimate.presets": (
-        "ESTIMATORS dm dr estimator is_ mdr mis ssd_is trajectory_is trajectory_wis wdr wis"
+        "ESTIMATORS dm dr estimator fqe is_ mdr mis mis_clusters ssd_is trajectory_is "
+        "trajectory_wis wdr wis"
     ),
     "reweigh.estimate.estimator": "Recipe",
     "reweigh.estimate.table_weights": "TableWeights",

@@ -66,6 +66,10 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
     if control.own:
         y, g = _shape_own(log, target, control)
         return Shaped(log.with_rewards(y, g), "own Q")
+    if control.on_features:
+        from reweigh.estimate.cluster_weights import shape_by_features
+
+        return Shaped(log.with_rewards(*shape_by_features(log, target)), "Q on features")
     assert fit is not None
     seen = target if fit.policy is not None and recipe.uses_trajectories else None
     fold, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE

@@ -24,6 +24,7 @@ from reweigh.sums.moments import Moments
 from reweigh.sums.tables import Table
 
 if TYPE_CHECKING:
+    from reweigh.estimate.feature_doubt import Doubt
     from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
@@ -113,6 +114,7 @@ class Solution:
     from_model: bool = False
     mean_return: float | None = None
     influence: Callable[[], Floats] | None = None
+    doubt: Doubt | None = None  # of estimators on features
     warnings: tuple[Warning, ...] = ()
 
     @property
@@ -311,7 +313,7 @@ class ModelControl:
 
     q: str | OwnQ
 
-    FITS = ("in-sample", "split", "cross-fit")
+    FITS = ("in-sample", "split", "cross-fit", "features")
 
     def __post_init__(self) -> None:
         if isinstance(self.q, str):
@@ -326,6 +328,11 @@ class ModelControl:
     @property
     def own(self) -> bool:
         return not isinstance(self.q, str)
+
+    @property
+    def on_features(self) -> bool:
+        """Whether Q is the linear one on the log's features, fitted to the other folds."""
+        return isinstance(self.q, str) and self.q == "features"
 
     @property
     def blocks(self) -> int:
@@ -382,8 +389,8 @@ class Recipe:
 
     @property
     def fitted(self) -> bool:
-        """Whether its control variate is a Q that is fitted to the log."""
-        return self.control is not None and not self.control.own
+        """Whether its control variate is a Q that is fitted to the log's states."""
+        return self.control is not None and not (self.control.own or self.control.on_features)
 
     @property
     def plain(self) -> Recipe:
@@ -408,18 +415,24 @@ class Recipe:
         within states      it normalizes within states
         fitted control     a Q is fitted to the log
         fitted in sample   ... on the episodes that it is subtracted from
+        features           it depends on the log's features
         """
         weights, control = self.weights, self.control
         holds = {
             "ratios": weights.uses_ratios,
             "products": weights.multiplies,
-            "states": not weights.multiplies,
+            "states": not (weights.multiplies or "features" in weights.own_traits),
             "pooled steps": weights.pools_steps,
             "within states": self.normalize == "state",
             "fitted control": self.fitted,
             "fitted in sample": self.fitted and control is not None and control.blocks == 1,
         }
         return weights.own_traits | {name for name, true in holds.items() if true}
+
+    @property
+    def needs_states(self) -> bool:
+        """Whether it sums by state, which a log with features alone does not have."""
+        return "states" in self.traits or self.fitted
 
     @property
     def limits(self) -> str:
@@ -444,6 +457,7 @@ class Recipe:
         text, control = self.weights.description(self), self.control
         if control is not None:
             fit = "of one’s own" if control.own else f"fitted {control.q}"
+            fit = "fitted on features, to the other folds" if control.on_features else fit
             text += f"; with a control variate, Q {fit} (doubly robust)"
         return text if self.max_ratio is None else f"{text}; ratios clipped at {self.max_ratio:g}"
 

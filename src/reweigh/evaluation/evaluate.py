@@ -33,7 +33,10 @@ from reweigh.evaluation.data import (
     SumsData,
     Truncated,
     check_target,
+    no_states,
+    refuse_stateless,
     solve,
+    usual_estimator,
     with_gates,
 )
 from reweigh.evaluation.evaluations import Evaluations
@@ -110,7 +113,7 @@ def evaluate(
     data = data_of(data, reading, OWN_ARGUMENTS)
     target = target_of(target, data, reading)
     one = estimator is None or isinstance(estimator, Recipe | str)
-    listed = [presets.mis()] if estimator is None else estimator_list(estimator)
+    listed = [usual_estimator(data)] if estimator is None else estimator_list(estimator)
     results = _evaluate_all(data, target, listed, truncated, reward_range)
     if not one:
         return results
@@ -190,6 +193,7 @@ def _log_data(
     if isinstance(data, Moments):
         return [SumsData.of(data, target)] * len(recipes)
     target = check_target(target)
+    refuse_stateless(data, target)
     if not isinstance(data, ScannedLog):
         rows = RowsData.of(data, target, recipes, truncated)
         rows.unanswerable = unanswerable(data, target)
@@ -353,6 +357,8 @@ def _try(
     try:
         if data.unanswerable is not None:
             raise data.unanswerable
+        if recipe.needs_states and not data.has_states:
+            raise no_states(recipe)
         return answer(data, recipe)
     except RefusedError as error:
         return Refusal(recipe, error, *data.size)

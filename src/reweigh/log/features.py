@@ -16,14 +16,13 @@ import pyarrow as pa
 from reweigh.errors import must_be
 from reweigh.log import rules
 from reweigh.log.rules import Rule
-from reweigh.log.states import Labels, float_rows, is_number
+from reweigh.log.states import NO_STATES, float_rows, is_number
 
 if TYPE_CHECKING:
     from reweigh.log.log import EpisodeLog
     from reweigh.log.roles import RoleReader
 
 Floats = npt.NDArray[np.float64]
-NO_STATE = "(no state)"  # the one label of a log that names features and no state
 IMPUTED = "impute the value (and add a column that is 1 where you did), or leave this episode out"
 FEATURE_NULL = Rule("null", "row", ("features",), "the feature {column} must not be null", IMPUTED)
 FEATURE_NOT_FINITE = Rule(
@@ -41,11 +40,6 @@ FEATURE_LENGTH = Rule(
     "the lists of the feature {column} must all have {width} numbers, as in the first row",
     "write lists of one length",
 )
-
-
-def no_states(rows: int) -> tuple[npt.NDArray[np.int32], Labels]:
-    """One state for all rows of a log that has features alone."""
-    return np.zeros(rows, np.int32), Labels((NO_STATE,))
 
 
 def read_features(reader: RoleReader) -> tuple[Floats, tuple[str, ...]]:
@@ -134,5 +128,5 @@ def with_features(log: EpisodeLog, given: Any, *, alone: bool) -> EpisodeLog:
     faults.raise_if_any("the arrays")
     columns = replace(log.columns, features=names, state=() if alone else log.columns.state)
     vars(steps)["features"] = np.ascontiguousarray(values)
-    states = Labels((NO_STATE,)) if alone else log.states
+    states = NO_STATES if alone else log.states
     return replace(log, columns=columns, feature_names=names, states=states)

@@ -369,9 +369,8 @@ def columns_of(
     if bandit and step is not None:
         raise UsageError("a bandit log has one row per episode and no step: leave step out")
     feature_names = None if features is None else _names("features", features)
-    if state is None:
-        state = () if feature_names else "state"
-    state_names = () if state == () else _names("state", state)
+    usual = () if feature_names else ("state",)
+    state_names = usual if state is None else _names("state", state)
     next_names = None if next_state is None else _names("next_state", next_state)
     if next_names is not None and len(next_names) != len(state_names):
         raise UsageError(

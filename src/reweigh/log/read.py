@@ -100,7 +100,11 @@ def assemble(
     reader.numbers("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
     shared = reader.shared(episode, len(episodes))
-    features, feature_names = reader.features()
+    features, feature_names = None, tuple[str, ...]()
+    if columns.features is not None:
+        from reweigh.log.features import read_features
+
+        features, feature_names = read_features(reader)
     tell(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)

@@ -23,6 +23,7 @@ from reweigh.log.rules import Faults, Rule, column_fault
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import (
     HIDDEN,
+    NO_STATES,
     Codes,
     Labels,
     combine,
@@ -265,10 +266,8 @@ class RoleReader:
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         null_rule = None if null_allowed or self.allow_hidden else rules.NULL_STATE
-        if not names:
-            from reweigh.log.features import no_states
-
-            return no_states(self.count)
+        if not names:  # features alone: one state
+            return np.zeros(self.count, np.int32), NO_STATES
         edges = getattr(self.abstraction, "edges", None)
         if self.abstraction is not None and not self._in_bins():
             return self._abstract(names, null_rule)
@@ -398,14 +397,6 @@ class RoleReader:
         from reweigh.log.of_episodes import of_episodes
 
         return of_episodes(self, episode, count)
-
-    def features(self) -> tuple[Floats | None, tuple[str, ...]]:
-        """(N, k) the feature columns and their names; None where the log names none."""
-        if self.columns.features is None:
-            return None, ()
-        from reweigh.log.features import read_features
-
-        return read_features(self)
 
     def truths(self, name: str | None) -> Mask:
         values = None

@@ -51,7 +51,7 @@ class Steps:
     start_value    (n,) g(s_0) of a control variate, None without one
     began          (n,) whole numbers that grow with the time of the first row, None without times
     cluster, weight  (n,) the cluster's id, the sampling weight; None where the log has no such role
-    features       (N, k) the feature columns; None without
+    features       (N, k), likewise
     """
 
     offsets: Ints
@@ -185,8 +185,10 @@ class Steps:
         rows = np.repeat(np.arange(self.n_rows), counts[self.episode_index])
         # the first episodes are those alive at a step, before and after
         alive = np.concatenate([[0], np.cumsum(counts)])[np.diff(self.offsets)]
+        features = None if self.features is None else self.features[rows]
         made = replace(
             self,
+            features=features,
             offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
             state=self.state[rows],
             action=self.action[rows],
@@ -196,7 +198,6 @@ class Steps:
             truncated=self.truncated[episodes],
             episode=self.episode[episodes],
             source_rows=self.source_row[rows],
-            features=None if self.features is None else self.features[rows],
             **{k: v[episodes] for k in OF_EPISODES if (v := getattr(self, k)) is not None},
         )
         if "episode_hash" in vars(self):  # hashing ids is slow: keep the hashes
@@ -205,8 +206,7 @@ class Steps:
 
     @cached_property
     def digest(self) -> str:
-        """A name for these episodes, the same for any order of the rows, any file format, and
-        however their states are read."""
+        """A name for these episodes, for any order of the rows, format, and reading of states."""
         total = hashlib.sha256()
         for array in (self.offsets, self.reward, self.behavior_prob):
             if array is not None:

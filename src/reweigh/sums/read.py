@@ -297,6 +297,11 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
             decimal=None if csv.decimal == usual.decimal else csv.decimal,
         )
     scanner = find_engine(engine, source, getattr(source, "paths", ()))
+    if scanner is not None and reading.columns.features and scanner.name != "stream":
+        raise UsageError(
+            f"features={list(reading.columns.features)} need the log in memory or as a stream, and "
+            f"engine={scanner.name!r} reads it where it is: use engine='arrays' or 'stream'"
+        )
     if scanner is not None and reading.columns.weight is not None:
         raise UsageError(
             f"weight={reading.columns.weight!r} needs the log in memory, and engine="
