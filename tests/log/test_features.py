@@ -61,7 +61,7 @@ def test_selections_and_copies_keep_their_features(rows: pd.DataFrame) -> None:
     log = rw.read_log(rows, features=["bp", "hr"])
     part = log.select(np.arange(N) % 3 == 0)
     assert np.array_equal(part.features, log.features[np.isin(log.steps.episode_index % 3, [0])])
-    with pytest.raises(rw.UsageError, match="has no features"):
+    with pytest.raises(rw.RefusedError, match="has no features"):
         _ = rw.read_log(rows).features
 
 

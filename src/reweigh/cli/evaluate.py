@@ -89,15 +89,16 @@ def evaluate(
     report: ReportOptions,
     paths: LogOrMoments = None,
     estimators: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Names with commas between them, all, or auto (chosen by a rule that never looks "
             "at the size of errors): is, wis, trajectory-is, trajectory-wis, "
             "dm, dm-renorm, ssd-is, ssd-is-plugin, ssd-is-selfnorm, mis, mis-plain, mis-state, "
             "mis-pooled, mis-hajek, dr, dr-split, dr-crossfit, wdr, wdr-split, wdr-crossfit, mdr, "
-            "mdr-crossfit, mdr-loo."
+            "mdr-crossfit, mdr-loo; on --features fqe, fqe-by-step, mis-clusters, mdr-features, "
+            "dr-features, wdr-features. (default: mis, with --features alone mdr-features)"
         ),
-    ] = "mis",
+    ] = None,
     memory: Memory = None,
     max_ratio: MaxRatio = None,
     cut: CutEpisodes = "refuse",
@@ -122,6 +123,7 @@ def evaluate(
     Example: reweigh evaluate --config reweigh.toml --quiet
     """
     terminal = Terminal(quiet, as_json)
+    estimators = estimators or log.usual_estimator
     recipes = estimators_named(estimators, max_ratio, auto=True, memory=memory)
     if show_sql and "auto" in recipes:
         raise UsageError("--show-sql needs the estimators by name, not auto")

@@ -182,7 +182,8 @@ class LogOptions:
     fit_behavior: Annotated[
         bool,
         _option(
-            "Estimate the behavior policy's probabilities from counts per state.",
+            "Estimate the behavior policy's probabilities: from counts per state, with --features "
+            "alone by logistic regression on the other folds.",
             READING,
             "--fit-behavior",
         ),
@@ -218,6 +219,10 @@ class LogOptions:
     def feature_columns(self) -> list[str] | None:
         names = [name.strip() for given in self.features or () for name in given.split(",")]
         return [name for name in names if name] or None
+
+    @property
+    def usual_estimator(self) -> str:
+        return "mdr-features" if self.feature_columns and not self.state else "mis"
 
     @staticmethod
     def require_rows(log: Any, option: str) -> None:

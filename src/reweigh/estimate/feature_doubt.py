@@ -3,7 +3,8 @@
 *The behavior's own value*: the same method is asked for what the log knows. *Bellman residual*:
 where Q is right, E[r + γ V(x') - Q(x, a)] = 0 for the rows of any region; regions are clusters of
 the features, by thirds of the horizon and by action, and the rows are those of folds that did not
-fit Q. *Support*: the target's mass on clusters with few effective rows. *Spread*: the values by other choices.
+fit Q. *Support*: the target's mass on clusters with few effective rows. *Spread*: the values by
+other choices.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ pseudo-inverse, so that one-hot features give the model of counts (`dm`).
 
 The dual has the target's distribution in place of the value: ν_0 = Σψ(x_0)/n, ν_{t+1} = Σ_a C_aᵀ
 (G¹_a + λ_a I)⁻¹ ν_t(a), and w_t(x, a) = ν_t(a)·(G_a + λ_a I)⁻¹ φ(x) are the weights of rows: v =
-Σ_t γ^t Σ_i w_t(i) r_i, to the last digit. With both, an episode's influence is the derivative of v by how
-often it counts, the ridge growing with the log:
+Σ_t γ^t Σ_i w_t(i) r_i, to the last digit. With both, an episode's influence is the derivative of v
+by how often it counts, the ridge growing with the log:
 
     ψ_i = ψ(x_0)·θ_0 - v + n Σ_rows Σ_t γ^t [w_t (r - φ·β) + γ w¹_t (ψ(x')·θ_{t+1} - φ·η_t)]
 

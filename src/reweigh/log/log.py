@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check_whole, must_be, nearest
+from reweigh.errors import Place, RefusedError, UsageError, check_whole, must_be, nearest
 from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
@@ -158,9 +158,10 @@ class EpisodeLog:
     def features(self) -> npt.NDArray[np.float64]:
         """(N, k) the feature columns, in the order of the steps."""
         if self.steps.features is None:
-            raise UsageError(
+            raise RefusedError(
+                "no-features",
                 "the log has no features: name numeric columns of it with features=[…] "
-                "(--features on the command line)"
+                "(--features on the command line)",
             )
         return self.steps.features
 

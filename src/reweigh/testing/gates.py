@@ -20,7 +20,7 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
-from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
+from reweigh.estimate.presets import ESTIMATORS, ON_FEATURES, as_recipe, dm, mdr, mis, ssd_is, wis
 from reweigh.evaluation.data import solve
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
@@ -39,7 +39,7 @@ TABLES = {"transitions", "model", "trajectories", "state values", *VERSIONS}
 READ_FROM = {"choices": ("choices", "model", "transitions"), "state values": ("transitions",)}
 ENGINES = ("arrays", "stream", "duckdb")
 # each can be computed from sums too
-TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is())
+TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is(), mdr("features"))
 LONGEST_TEXT = 400  # characters
 EPISODES = 300
 
@@ -83,7 +83,7 @@ def table_row(gate: Gate) -> str:
 
 def check_declaration(gate: Gate) -> None:
     """Names, limits, tables and traits are real ones."""
-    every = [*(make() for make in ESTIMATORS.values()), mis(memory=1)]
+    every = [*(make() for make in (ESTIMATORS | ON_FEATURES).values()), mis(memory=1)]
     for what in ("name", "question", "fault"):
         assert getattr(gate, what), f"{gate!r} declares no {what}"
     assert gate.question.endswith("?"), f"{gate.name}: the question does not end with '?'"
