@@ -287,6 +287,10 @@ class Weights:
         """The same straight from the rows of a log in memory, where that is faster; else None."""
         return None
 
+    def influence(self, recipe: Recipe, log: EpisodeLog, target: Policy) -> Floats | None:
+        """(n,) ψ straight from the rows; None where it follows from the `gradient`."""
+        return None
+
     def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
         """n ∂v/∂(sum), which a second scan gathers into influence values."""
         raise NotImplementedError

@@ -82,6 +82,7 @@ class OnFeatures(Weights):
 
     own_traits = frozenset({"features"})
     whole_episodes = False
+    solves_replicates = False
     has_q: bool = True
     has_weights: bool = True
 
@@ -129,6 +130,11 @@ class OnFeatures(Weights):
             influence=lambda: psi,
             doubt=doubt,
         )
+
+    def influence(self, recipe: Recipe, log: EpisodeLog, target: Policy) -> Floats:
+        solution = self.solve_rows(recipe, log, target)
+        assert solution.influence is not None
+        return solution.influence()
 
     def doubt(self, log: EpisodeLog, shares: Floats, rho: Floats, run: Run) -> Doubt:
         actions = 1 if log.actions is None else len(log.actions)

@@ -277,7 +277,7 @@ TASKS: dict[str, Task] = {
              lambda x: _three(-(3 * x[:, 1] + 0.6 * x[:, 2]), 1.5),
              lambda x: _three(-(2 * x[:, 1] + 0.4 * x[:, 2]), 0.8), _see_pendulum),
         Task("acrobot", "control", 100, 3, _normal([0, 0, 0, 0], [0.1] * 4), _acrobot,
-             lambda x: _three(x[:, 4], 0.8), lambda x: _three(x[:, 4], 0.35), _see_acrobot),
+             lambda x: _three(x[:, 5], 1.0), lambda x: _three(x[:, 5], 0.4), _see_acrobot),
         Task("linear", "system", 40, 5, _normal([1, 0], [0.5, 0.3]), _linear,
              lambda x: _by_line(x, 1.2), lambda x: _by_line(x, 0.4)),
         Task("epidemic", "system", 30, 2, lambda n, rng: np.stack(
