@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,18 @@ class Task:
     behavior: Scores
     observe: Callable[[Floats], Floats] = lambda state: state
     discount: float = 1.0
+
+    @property
+    def group(self) -> str:
+        return self.kind
+
+    @property
+    def base(self) -> None:
+        """It needs no package."""
+        return None
+
+    def describe(self) -> dict[str, Any]:
+        return {"name": self.name, "horizon": self.horizon, "actions": self.actions}
 
     def probabilities(self, observed: Floats, *, target: bool) -> Floats:
         """(n, A): a softmax of the scores; of the behavior mixed with LEAST of every action."""
@@ -92,12 +105,20 @@ class Task:
 
     def truth(self) -> tuple[float, float]:
         """The target's value and its Monte-Carlo error."""
+        return _truth(self.name)
+
+    def simulated_truth(self) -> tuple[float, float]:
         rng, returns = np.random.default_rng(TRUTH_SEED), []
         for _ in range(TRUTH_PARTS):
             found = self.simulate(TRUTH_EPISODES // TRUTH_PARTS, rng, target=True)
             returns.append(found["rewards"] @ self.discount ** np.arange(self.horizon))
         every = np.concatenate(returns)
         return float(every.mean()), float(every.std() / np.sqrt(len(every)))
+
+
+@cache
+def _truth(name: str) -> tuple[float, float]:
+    return TASKS[name].simulated_truth()
 
 
 def _pair(score: Floats) -> Floats:
