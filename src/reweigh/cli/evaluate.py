@@ -123,7 +123,7 @@ def evaluate(
     Example: reweigh evaluate --config reweigh.toml --quiet
     """
     terminal = Terminal(quiet, as_json)
-    estimators = estimators or log.usual_estimator
+    estimators = estimators or ("mdr-features" if log.features and not log.state else "mis")
     recipes = estimators_named(estimators, max_ratio, auto=True, memory=memory)
     if show_sql and "auto" in recipes:
         raise UsageError("--show-sql needs the estimators by name, not auto")

@@ -84,6 +84,11 @@ def refuse_existing(
             raise UsageError(f"{str(path)!r} exists; give another name or {way}")
 
 
+def split_names(given: list[str] | None) -> list[str] | None:
+    """The names in options with commas between them."""
+    return [name.strip() for text in given or () for name in text.split(",")] or None
+
+
 def check_choice(flag: str, value: str, *choices: str) -> None:
     if value not in choices:
         raise UsageError(f"{flag} must be {' or '.join(choices)}; got {value!r}")
@@ -127,10 +132,7 @@ class LogOptions:
     weight: Annotated[str | None, _option("Column of the episode's sampling weight.")] = None
     features: Annotated[
         list[str] | None,
-        _option(
-            "Columns of numbers that say where an episode is (map_bp,heart_rate): beside a state "
-            "or, without --state, instead of it."
-        ),
+        _option("Columns of numbers (map_bp,heart_rate) in place of a state, or beside --state."),
     ] = None
     terminated: Annotated[str | None, _option("Column that is true where an episode ended.")] = None
     truncated: Annotated[
@@ -201,7 +203,7 @@ class LogOptions:
         same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in translated}
         same |= {
             "state": self.state or None,
-            "features": self.feature_columns,
+            "features": split_names(self.features),
             "next_state": self.next_state or None,
             "behavior_prob": None if self.fit_behavior else self.behavior_prob or "behavior_prob",
         }
@@ -214,15 +216,6 @@ class LogOptions:
             self.require_rows(log, "--fit-behavior")
             return log.with_behavior(rw.fit_behavior(log, smoothing=self.smoothing))
         return log
-
-    @property
-    def feature_columns(self) -> list[str] | None:
-        names = [name.strip() for given in self.features or () for name in given.split(",")]
-        return [name for name in names if name] or None
-
-    @property
-    def usual_estimator(self) -> str:
-        return "mdr-features" if self.feature_columns and not self.state else "mis"
 
     @staticmethod
     def require_rows(log: Any, option: str) -> None:

@@ -335,7 +335,6 @@ class ModelControl:
 
     @property
     def on_features(self) -> bool:
-        """Whether Q is the linear one on the log's features, fitted to the other folds."""
         return isinstance(self.q, str) and self.q == "features"
 
     @property

@@ -1,4 +1,4 @@
-"""What speaks against an estimate on features, as numbers that gates judge.
+"""Reasons to doubt an estimate on features, as numbers that gates judge.
 
 *The behavior's own value*: the same method is asked for what the log knows. *Bellman residual*:
 where Q is right, E[r + γ V(x') - Q(x, a)] = 0 for the rows of any region; regions are clusters of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from reweigh.errors import UsageError, must_be, nearest
+from reweigh.errors import RefusedError, UsageError, must_be, nearest
 from reweigh.estimate.estimator import ModelControl, Normalize, OwnQ, Recipe, Reward, Weights
 from reweigh.estimate.marginal import Marginal
 from reweigh.sums.tables import Table
@@ -244,6 +244,21 @@ ON_FEATURES: dict[str, Callable[[], Recipe]] = {
     "dr-features": lambda: dr("features"),
     "wdr-features": lambda: wdr("features"),
 }
+
+
+def usual_for(data: Any) -> Recipe:
+    """The default for a log or sums: `mis`, or `mdr-features` of a log with features alone."""
+    columns = getattr(getattr(data, "reading", data), "columns", None)
+    return mis() if columns is None or columns.state else mdr("features")
+
+
+def refuse_without(recipe: Recipe, *, has_states: bool) -> None:
+    """RefusedError if an estimator needs states, and the log names none."""
+    if has_states or not recipe.needs_states:
+        return
+    text = f"{recipe.name} sums by state, and the log names features alone: use mdr(q='features'), "
+    text += "fqe() or mis_clusters(), or wis(), which needs neither; or name a state (state=…)"
+    raise RefusedError("no-states", text)
 
 
 def estimator(name: str) -> Recipe:

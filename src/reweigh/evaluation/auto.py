@@ -33,8 +33,8 @@ from typing import Any
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
-from reweigh.estimate.presets import estimator, is_, mis, wis
-from reweigh.evaluation.data import check_target, usual_estimator
+from reweigh.estimate.presets import estimator, is_, mis, usual_for, wis
+from reweigh.evaluation.data import check_target
 from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.memories import Memories
 from reweigh.evaluation.result import Estimate, Refusal
@@ -119,7 +119,7 @@ def choose_common(log: Any, targets: Mapping[str, Policy], evaluate_all: Evaluat
 
 def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
     """The estimator for this log (or its sums) and target, by the rule above."""
-    usual = usual_estimator(data)
+    usual = usual_for(data)
     if usual.name != mis().name:
         return Choice(usual, f"{usual.name}: the log names features and no states")
     states, products, sharpest = evaluate_all(data, target, [mis(), is_(), estimator(SHARPEST)])

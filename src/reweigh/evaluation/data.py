@@ -18,7 +18,6 @@ from reweigh.errors import RefusedError, UsageError, must_be
 from reweigh.estimate.estimator import CLUSTER_BLOCKS, JACKKNIFE_BLOCKS, Recipe, Solution
 from reweigh.estimate.influence import refuse_weights
 from reweigh.estimate.marginal import behavior_value, from_rows
-from reweigh.estimate.presets import mdr, mis
 from reweigh.estimate.standard_error import LEAST_BLOCKS, error_of_blocks
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, RememberedPolicy, scope_of
@@ -329,29 +328,6 @@ def _joined(before: Moments, sums: Moments) -> Moments:
         kept |= {"policy": sums.policy, "model": sums.model, "start_model": sums.start_model}
     left_out = before.left_out | sums.left_out
     return replace(sums, **kept, tables=before.tables | sums.tables, left_out=left_out)
-
-
-def no_states(recipe: Recipe) -> RefusedError:
-    text = f"{recipe.name} sums by state, and the log names features alone: use mdr(q='features'), "
-    text += "fqe() or mis_clusters(), or wis(), which needs neither; or name a state (state=…)"
-    return RefusedError("no-states", text)
-
-
-def refuse_stateless(data: Any, target: Policy) -> None:
-    """UsageError if the target is a table of states and the log names features alone."""
-    columns = data.columns if isinstance(data, EpisodeLog) else data.reading.columns
-    if not columns.state and scope_of(target) == "state":
-        raise UsageError(
-            f"the target {target.name} lists states, and the log names features alone: give a "
-            "function of the features, a rule or a classifier, or name a state (state=…)"
-        )
-
-
-def usual_estimator(data: Any) -> Recipe:
-    """The default: `mis`, or `mdr-features` where the log has features and no state."""
-    columns = data.columns if isinstance(data, EpisodeLog) else getattr(data, "reading", None)
-    columns = getattr(columns, "columns", columns)
-    return mis() if columns is None or columns.state else mdr("features")
 
 
 def merged(recipes: Sequence[Recipe]) -> dict[float | None, Request]:

@@ -33,17 +33,14 @@ from reweigh.evaluation.data import (
     SumsData,
     Truncated,
     check_target,
-    no_states,
-    refuse_stateless,
     solve,
-    usual_estimator,
     with_gates,
 )
 from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
 from reweigh.evaluation.uncertainty import EstimateUncertainty, ScanInfluence
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import Policy
+from reweigh.policy import Policy, refuse_stateless
 from reweigh.sums.engines import ArraysEngine, Request, mean_return
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
@@ -113,7 +110,7 @@ def evaluate(
     data = data_of(data, reading, OWN_ARGUMENTS)
     target = target_of(target, data, reading)
     one = estimator is None or isinstance(estimator, Recipe | str)
-    listed = [usual_estimator(data)] if estimator is None else estimator_list(estimator)
+    listed = [presets.usual_for(data)] if estimator is None else estimator_list(estimator)
     results = _evaluate_all(data, target, listed, truncated, reward_range)
     if not one:
         return results
@@ -193,7 +190,8 @@ def _log_data(
     if isinstance(data, Moments):
         return [SumsData.of(data, target)] * len(recipes)
     target = check_target(target)
-    refuse_stateless(data, target)
+    columns = data.reading.columns if isinstance(data, ScannedLog) else data.columns
+    refuse_stateless(columns, target)
     if not isinstance(data, ScannedLog):
         rows = RowsData.of(data, target, recipes, truncated)
         rows.unanswerable = unanswerable(data, target)
@@ -357,8 +355,7 @@ def _try(
     try:
         if data.unanswerable is not None:
             raise data.unanswerable
-        if recipe.needs_states and not data.has_states:
-            raise no_states(recipe)
+        presets.refuse_without(recipe, has_states=data.has_states)
         return answer(data, recipe)
     except RefusedError as error:
         return Refusal(recipe, error, *data.size)

@@ -100,11 +100,7 @@ def assemble(
     reader.numbers("target_prob")
     ended, cut = reader.truths(columns.terminated), reader.truths(columns.truncated)
     shared = reader.shared(episode, len(episodes))
-    features, feature_names = None, tuple[str, ...]()
-    if columns.features is not None:
-        from reweigh.log.features import read_features
-
-        features, feature_names = read_features(reader)
+    features, feature_names = _features(reader)
     tell(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
@@ -113,8 +109,7 @@ def assemble(
     assert rows is not None  # or a fault was raised
     assert used is not None
     assert reward is not None
-    horizon = horizon or rows.longest
-    require_steps(horizon)
+    require_steps(horizon := horizon or rows.longest)
     last = used.last_rows
     before = step[last] < horizon - 1
     used = used.until(horizon, episode, step)
@@ -151,6 +146,15 @@ def assemble(
         ),
         feature_names=feature_names,
     )
+
+
+def _features(reader: RoleReader) -> tuple[npt.NDArray[Any] | None, tuple[str, ...]]:
+    """The feature columns and their names; None where the log names none."""
+    if reader.columns.features is None:
+        return None, ()
+    from reweigh.log.features import read_features
+
+    return read_features(reader)
 
 
 def _after_horizon(

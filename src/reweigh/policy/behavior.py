@@ -102,7 +102,7 @@ def fit_behavior(
     probabilities of an episode from the other K-1 folds (by the hash of its id); `per_step` counts
     each step separately. Of a log with features alone, or with a `classifier` of scikit-learn, the
     probabilities are those of a classifier of the features on the other folds (5, or `cross_fit`);
-    without a classifier of your own that of a logistic regression.
+    without a classifier that of a logistic regression.
 
     Use the result as `log.with_behavior(mu)`. Later standard errors ignore that μ̂ was estimated.
     """

@@ -224,8 +224,7 @@ def read_log(
     them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
     Episodes shorter than the horizon need the columns `terminated` or `truncated`, or
     `short_episodes`. `abstraction` makes states of the state columns.
-    `features` names columns of numbers (or of lists of them) that say where an episode is: vitals,
-    positions, an embedding. Then no state is needed; without them it is the column "state".
+    `features` are columns of numbers (or lists of them), in place of a state or beside it.
     `behavior_prob=None` reads a log without propensities (see `fit_behavior`). Errors are made by
     `cluster`: what episodes share (site, patient). `weight` is the episode's sampling weight.
 
@@ -268,16 +267,16 @@ def read_log(
         csv=CsvFormat(delimiter, decimal),
         table=table,
     )
-    if abstraction is not None and not reading.columns.state:
-        raise UsageError(
-            "abstraction= makes states of state columns, and only features are named: name them "
-            "with state=…, or leave abstraction= out"
-        )
     return _read(data, reading, engine)
 
 
 def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
     """The log in memory, or one that an engine reads where it is."""
+    if reading.abstraction is not None and not reading.columns.state:
+        raise UsageError(
+            "abstraction= makes states of state columns, and only features are named: name them "
+            "with state=…, or leave abstraction= out"
+        )
     from reweigh.log.csv_files import CsvFormat, refuse_elsewhere
     from reweigh.log.sources import FileSource, TableSource, open_source
 

@@ -166,8 +166,8 @@ def page(folder: Path) -> str:
         *(f"{remark}\n" for remark in about["remarks"]),
         "Not in the study yet: other packages' fitted Q evaluation (d3rlpy), LunarLander, "
         "continuous actions. `auto` takes `mdr-features` on these logs. Acrobot, CartPole, "
-        "Mountain Car and Pendulum are written anew, with noise; truths are means of 40,000 "
-        "episodes.\n",
+        "Mountain Car and Pendulum are written for this study, with noise; truths are means of "
+        "40,000 episodes.\n",
         "## Errors, relative to fitted Q evaluation\n",
         "Root mean squared error over that of `fqe` on the same logs; below 1 is better.\n",
         *(_errors(rows, n) for n in sizes),

@@ -7,10 +7,13 @@ rule makes these intervals cover, so that no such verdict is green."""
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from reweigh.estimate.feature_doubt import Doubt
 from reweigh.system import rounded
 from reweigh.trust.gates.gate import Context, Gate, GateResult, Limit, limits_by
+
+if TYPE_CHECKING:
+    from reweigh.estimate.feature_doubt import Doubt
 
 CHANCE = 0.01  # of the worst region by chance, beyond which a residual is no sign
 NOT_TRIED = "the estimate was made without its own checks"
