@@ -441,6 +441,19 @@ def test_a_stream_reads_features_and_other_engines_refuse_them(tmp_path: Any) ->
         rw.read_log(path, engine="duckdb", **options)
 
 
+def test_what_else_an_estimate_is_asked() -> None:
+    log, target = smooth(np.random.default_rng(21), 60)
+    found = rw.evaluate(log, target, rw.fqe(rw.features.Polynomial(1)))
+    changes = {change.change: change for change in found.sensitivity().changes}
+    assert changes["the first 3 of 4 steps"].value is not None
+    for method in ("jackknife", "cluster", "percentile"):
+        interval = found.interval(method=method, replicates=399, seed=1)
+        assert interval is not None
+        assert interval.low < found.value < interval.high
+    with pytest.raises(rw.RefusedError, match="features alone"):
+        found.confounding()
+
+
 def test_auto_takes_it_where_there_are_no_states() -> None:
     log, target = smooth(np.random.default_rng(19), 60)
     found = rw.evaluate(log, target, "auto")

@@ -50,8 +50,7 @@ class Steps:
     source_rows    (N,) row of the source that each row came from, None if it is the same
     start_value    (n,) g(s_0) of a control variate, None without one
     began          (n,) whole numbers that grow with the time of the first row, None without times
-    cluster, weight  (n,) the cluster's id, the sampling weight; None where the log has no such role
-    features       (N, k), likewise
+    cluster, weight  (n,) the cluster's id, the sampling weight; features (N, k); None without
     """
 
     offsets: Ints
@@ -185,10 +184,9 @@ class Steps:
         rows = np.repeat(np.arange(self.n_rows), counts[self.episode_index])
         # the first episodes are those alive at a step, before and after
         alive = np.concatenate([[0], np.cumsum(counts)])[np.diff(self.offsets)]
-        features = None if self.features is None else self.features[rows]
         made = replace(
             self,
-            features=features,
+            features=None if self.features is None else self.features[rows],
             offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
             state=self.state[rows],
             action=self.action[rows],

@@ -223,10 +223,9 @@ def read_log(
     (default: the column "step"). Without it `time` names timestamps, dates or numbers that order
     them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
     Episodes shorter than the horizon need the columns `terminated` or `truncated`, or
-    `short_episodes`. `abstraction` makes states of the state columns.
-    `features` are columns of numbers (or lists of them), in place of a state or beside it.
-    `behavior_prob=None` reads a log without propensities (see `fit_behavior`). Errors are made by
-    `cluster`: what episodes share (site, patient). `weight` is the episode's sampling weight.
+    `short_episodes`. `abstraction` makes states of the state columns; `features` are columns of
+    numbers (or lists) in place of a state or beside it. Without propensities `behavior_prob=None`
+    (see `fit_behavior`). Errors are by `cluster`, what episodes share; `weight` samples them.
 
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files with
     little memory, for every request of sums), "duckdb", "spark://host:port", "sc://host:port"
