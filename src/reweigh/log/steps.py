@@ -1,7 +1,6 @@
 """The rows of a log in memory: time-major, episodes ordered from the longest to the shortest.
 
-With that order the rows of step t are one slice, and row k of the slice belongs to episode k:
-running products, next states and hidden stretches need no look-ups, only slices.
+The rows of step t are one slice, and row k of it is episode k's: nothing needs look-ups.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Steps:
     episode        (n,) ids
     source_rows    (N,) row of the source that each row came from, None if it is the same
     start_value    (n,) g(s_0) of a control variate, None without one
-    began          (n,) whole numbers that grow with the time of the first row, None without times
+    began          (n,) whole numbers that grow with the first row's time, None without times
     cluster, weight  (n,) the cluster's id, the sampling weight; features (N, k); None without
     """
 

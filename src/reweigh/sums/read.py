@@ -220,12 +220,12 @@ def read_log(
     `data` is a CSV (plain or gzip), Parquet or Arrow file, a list of files, a directory, a pattern,
     or a pandas, polars, pyarrow, Ibis or DuckDB table. Each role names its column. A null state
     is refused, or hidden with `hidden="allow"`. `step` counts the rows of an episode 0, 1, 2, …
-    (default: the column "step"). Without it `time` names timestamps, dates or numbers that order
-    them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
-    Episodes shorter than the horizon need the columns `terminated` or `truncated`, or
-    `short_episodes`. `abstraction` makes states of the state columns; `features` are columns of
-    numbers (or lists) in place of a state or beside it. Without propensities `behavior_prob=None`
-    (see `fit_behavior`). Errors are by `cluster`, what episodes share; `weight` samples them.
+    (default: "step"). Without it `time` names timestamps, dates or numbers that order them, or
+    `bandit=True` makes every row an episode. Episodes shorter than the horizon need the columns
+    `terminated` or `truncated`, or `short_episodes`. `abstraction` makes states of the state
+    columns; `features` are columns of numbers (or lists) in place of a state or beside it. Without
+    propensities `behavior_prob=None` (see `fit_behavior`). Errors are by `cluster`, what episodes
+    share; `weight` is the episode's sampling weight.
 
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files with
     little memory, for every request of sums), "duckdb", "spark://host:port", "sc://host:port"
