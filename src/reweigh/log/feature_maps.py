@@ -28,6 +28,16 @@ from reweigh.errors import UsageError, check_whole, must_be
 from reweigh.system import optional_module
 from reweigh.system.files import digest_of
 
+__all__ = [
+    "Clusters",
+    "FeatureMap",
+    "FittedMap",
+    "Fourier",
+    "Polynomial",
+    "Splines",
+    "Tiles",
+    "sklearn",
+]
 Floats = npt.NDArray[np.float64]
 MOST_FITTED = 1 << 17  # rows
 SPREAD = 1e-9  # of a column's mean, below which it is constant
