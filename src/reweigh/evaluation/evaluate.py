@@ -190,8 +190,7 @@ def _log_data(
     if isinstance(data, Moments):
         return [SumsData.of(data, target)] * len(recipes)
     target = check_target(target)
-    columns = data.reading.columns if isinstance(data, ScannedLog) else data.columns
-    refuse_stateless(columns, target)
+    refuse_stateless(data, target)
     if not isinstance(data, ScannedLog):
         rows = RowsData.of(data, target, recipes, truncated)
         rows.unanswerable = unanswerable(data, target)

@@ -84,9 +84,10 @@ def role_after_action(name: str, columns: Columns) -> str | None:
     return roles[0] if roles and all(role in OUTCOMES for role in roles) else None
 
 
-def refuse_stateless(columns: Columns, target: Policy) -> None:
+def refuse_stateless(log: Any, target: Policy) -> None:
     """UsageError if the target is a table of states and the log names features alone."""
-    if not columns.state and scope_of(target) == "state":
+    columns = getattr(getattr(log, "reading", log), "columns", None)
+    if isinstance(columns, Columns) and not columns.state and scope_of(target) == "state":
         raise UsageError(
             f"the target {target.name} lists states, and the log names features alone: give a "
             "function of the features, a rule or a classifier, or name a state (state=…)"

@@ -224,7 +224,7 @@ def read_log(
     `bandit=True` makes every row an episode. Episodes shorter than the horizon need the columns
     `terminated` or `truncated`, or `short_episodes`. `abstraction` makes states of the state
     columns; `features` are columns of numbers (or lists) in place of a state or beside it. Without
-    propensities `behavior_prob=None` (see `fit_behavior`). Errors are by `cluster`; `weight` weighs.
+    propensities `behavior_prob=None` (`fit_behavior`). Errors are by `cluster`; `weight` samples.
 
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files with
     little memory, for every request of sums), "duckdb", "spark://host:port", "sc://host:port"
