@@ -26,7 +26,7 @@ TORCH ?= torch==2.13.0
 APART := build/d3rlpy
 APART_PIP := $(APART)/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study study-memory study-verdicts study-efficiency bench bench-billion bench-peers bench-check clean
+.PHONY: install java browser d3rlpy test lint format types test-slow test-all readme docs notebooks paper study study-memory study-verdicts study-efficiency study-continuous bench bench-billion bench-peers bench-check clean
 
 install: $(STAMP)
 
@@ -145,6 +145,12 @@ study-verdicts: $(STAMP)
 STUDY_EFFICIENCY ?= --write
 study-efficiency: $(STAMP)
 	$(BIN)/python -W ignore studies/scripts/efficiency_study.py $(STUDY_EFFICIENCY)
+
+# docs/trust/continuous.md: features in the place of states. The same options:
+# make study-continuous STUDY_CONTINUOUS=--small
+STUDY_CONTINUOUS ?= --write
+study-continuous: $(STAMP)
+	$(BIN)/python -W ignore studies/scripts/continuous_study.py $(STUDY_CONTINUOUS)
 
 # What everything costs, as ratios, into docs/benchmarks.md and .json; 5 GB of files go to build/.
 bench: $(STAMP)

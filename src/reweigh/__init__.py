@@ -54,13 +54,16 @@ __all__ = [
     "estimator",
     "evaluate",
     "evaluate_all",
+    "features",
     "fit_behavior",
+    "fqe",
     "is_",
     "load_moments",
     "log_from_arrays",
     "magic",
     "mdr",
     "mis",
+    "mis_clusters",
     "moments",
     "mrdr",
     "point_values",
@@ -104,10 +107,12 @@ if TYPE_CHECKING:
         dm,
         dr,
         estimator,
+        fqe,
         is_,
         magic,
         mdr,
         mis,
+        mis_clusters,
         mrdr,
         ssd_is,
         trajectory_is,
@@ -118,6 +123,7 @@ if TYPE_CHECKING:
     from reweigh.estimate.table_weights import TableWeights
     from reweigh.evaluation.evaluate import evaluate, evaluate_all, moments, point_values
     from reweigh.evaluation.result import Diagnostics, Estimate, Gain, Interval, Marginals, Refusal
+    from reweigh.log import feature_maps as features
     from reweigh.log.abstractions import Grid, Quantiles, Rounding
     from reweigh.log.arrays import log_from_arrays
     from reweigh.log.log import Columns, EpisodeLog
@@ -142,8 +148,8 @@ _HOMES = {
         "StationaryWarning SupportError UsageError"
     ),
     "reweigh.estimate.presets": (
-        "ESTIMATORS dm dr estimator is_ magic mdr mis mrdr ssd_is trajectory_is trajectory_wis wdr "
-        "wis"
+        "ESTIMATORS dm dr estimator fqe is_ magic mdr mis mis_clusters mrdr ssd_is trajectory_is "
+        "trajectory_wis wdr wis"
     ),
     "reweigh.estimate.action_groups": "ActionGroups",
     "reweigh.estimate.estimator": "Recipe",
@@ -164,7 +170,8 @@ _HOMES = {
     "reweigh.evaluation.result": "Diagnostics Estimate Gain Interval Marginals Refusal",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_MODULES = ("adapters", "theory", "worlds")
+_MODULES = {name: f"reweigh.{name}" for name in ("adapters", "theory", "worlds")}
+_MODULES["features"] = "reweigh.log.feature_maps"
 
 
 def __dir__() -> list[str]:
@@ -173,7 +180,7 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return importlib.import_module(f"reweigh.{name}")
+        return importlib.import_module(_MODULES[name])
     if name in _HOME_OF:
         value = getattr(importlib.import_module(_HOME_OF[name]), name)
         globals()[name] = value

@@ -85,6 +85,30 @@ def no_reward_follows(rng: Rng) -> Made:
     return log.with_rewards(rng.normal(size=log.steps.n_rows), None), target
 
 
+def no_clock(rng: Rng) -> Made:
+    """The reward grows with the step, half of the episodes end early, and the feature is noise."""
+    n, horizon = 300, 12
+    actions = rng.integers(0, 2, (n, horizon))
+    rewards = np.arange(horizon) + 0.1 * rng.normal(size=(n, horizon))
+    lengths = np.where(rng.random(n) < 0.5, 1, horizon)
+    log = rw.log_from_arrays(
+        None, actions, rewards, np.full((n, horizon), 0.5), lengths=lengths,
+        features=rng.normal(size=(n, horizon)),
+    )  # fmt: skip
+    return log, rw.FunctionPolicy(lambda x, action, step: np.where(action == 1, 0.6, 0.4))
+
+
+def elsewhere(rng: Rng) -> Made:
+    """The target always takes the action that the log seldom takes, and so leaves its region."""
+    n, horizon = 150, 8
+    x, actions = np.zeros((n, horizon)), (rng.random((n, horizon)) < 0.1) * 1
+    for t in range(1, horizon):
+        x[:, t] = x[:, t - 1] + 2.0 * actions[:, t - 1] + 0.3 * rng.normal(size=n)
+    mu = np.where(actions == 1, 0.1, 0.9)
+    log = rw.log_from_arrays(None, actions, x**2, mu, features=x)
+    return log, rw.FunctionPolicy(lambda x, action, step: np.where(action == 1, 0.95, 0.05))
+
+
 # Faults that the study does not have, by the names that gates declare.
 OTHERS: dict[str, Callable[[Rng], Made]] = {
     "few-episodes": few_episodes,
@@ -96,6 +120,8 @@ OTHERS: dict[str, Callable[[Rng], Made]] = {
     "action-in-group": clean_log,  # its two actions differ, and are one group
     "emergency": of_world(makers.emergency(0.02, 0.02, 0.9, 60.0, 3), 1000),
     "side-effect": of_world(makers.event(-500, 500, 1.0, 1), 200),
+    "no-clock": no_clock,
+    "elsewhere": elsewhere,
     "binned-states": of_world(makers.control("level", 20, 6, 2.0, 0.7), 1000),
 }
 # The range of rewards that evaluations declare.
@@ -121,6 +147,7 @@ def test_every_gate_conforms(gate: Gate) -> None:
         clean = of_world(makers.event(-500, 5, 1.0, 1), 200)
     if gate.name == "action groups":
         clean = no_reward_follows
+    # of a log without features there is no such estimate, and so no result
     check_gate(gate, faulty, clean=clean, logs=4, reward_range=DECLARED.get(gate.name))
 
 

@@ -93,6 +93,11 @@ def refuse_existing(
             raise UsageError(f"{str(path)!r} exists; give another name or {way}")
 
 
+def split_names(given: list[str] | None) -> list[str] | None:
+    """The names in options with commas between them."""
+    return [name.strip() for text in given or () for name in text.split(",")] or None
+
+
 def check_choice(flag: str, value: str, *choices: str) -> None:
     if value not in choices:
         raise UsageError(f"{flag} must be {' or '.join(choices)}; got {value!r}")
@@ -134,6 +139,10 @@ class LogOptions:
         _option("Column of what several episodes share (site, patient): errors are by cluster."),
     ] = None
     weight: Annotated[str | None, _option("Column of the episode's sampling weight.")] = None
+    features: Annotated[
+        list[str] | None,
+        _option("Columns of numbers (map_bp,heart_rate) in place of a state, or beside --state."),
+    ] = None
     terminated: Annotated[str | None, _option("Column that is true where an episode ended.")] = None
     truncated: Annotated[
         str | None, _option("Column that is true where an episode was cut off.")
@@ -184,7 +193,8 @@ class LogOptions:
     fit_behavior: Annotated[
         bool,
         _option(
-            "Estimate the behavior policy's probabilities from counts per state.",
+            "Estimate the behavior policy's probabilities: from counts per state, with --features "
+            "alone by logistic regression on the other folds.",
             READING,
             "--fit-behavior",
         ),
@@ -201,7 +211,8 @@ class LogOptions:
         translated = ("round", "grid", "bins", "fit_behavior", "smoothing")
         same = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in translated}
         same |= {
-            "state": self.state or "state",
+            "state": self.state or None,
+            "features": split_names(self.features),
             "next_state": self.next_state or None,
             "behavior_prob": None if self.fit_behavior else self.behavior_prob or "behavior_prob",
         }

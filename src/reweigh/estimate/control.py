@@ -28,7 +28,7 @@ class ModelControl:
     fit: Literal["model", "variance"] = "model"
     lengths: tuple[float, ...] | None = None
 
-    FITS = ("in-sample", "split", "cross-fit")
+    FITS = ("in-sample", "split", "cross-fit", "features")
 
     def __post_init__(self) -> None:
         if isinstance(self.q, str):
@@ -39,6 +39,8 @@ class ModelControl:
             if array.ndim not in (2, 3) or not np.all(np.isfinite(array)):
                 raise must_be("q", "a finite (S, A) or (H, S, A) array", array.shape)
             object.__setattr__(self, "q", array)
+        if self.on_features and (self.blends or self.fit == "variance"):
+            raise must_be("q", "a Q by state: MAGIC and MRDR take none on features", self.q)
         if self.fit == "variance" and self.blocks == 1:
             raise must_be("q", '"split" or "cross-fit" where it minimizes the variance', self.q)
 
@@ -49,6 +51,10 @@ class ModelControl:
     @property
     def is_array_or_function(self) -> bool:
         return not isinstance(self.q, str)
+
+    @property
+    def on_features(self) -> bool:
+        return isinstance(self.q, str) and self.q == "features"
 
     @property
     def blocks(self) -> int:

@@ -69,6 +69,10 @@ def shape_log(log: EpisodeLog, target: Policy, recipe: Recipe, fit: Moments | No
     if control.is_array_or_function:
         y, g = _shape_by_users_q(log, target, control)
         return _blended(Shaped(log.with_rewards(y, g), "own Q"), target, recipe)
+    if control.on_features:
+        from reweigh.estimate.cluster_weights import shape_by_features
+
+        return Shaped(log.with_rewards(*shape_by_features(log, target)), "Q on features")
     assert fit is not None
     seen = target if fit.policy is not None and recipe.uses_trajectories else None
     fold, name = np.zeros(log.n_episodes, np.int64), IN_SAMPLE

@@ -25,6 +25,7 @@ from reweigh.sums.tables import Table
 
 if TYPE_CHECKING:
     from reweigh.estimate.control import ModelControl
+    from reweigh.estimate.feature_doubt import Doubt
     from reweigh.estimate.solution import DenseNodes
     from reweigh.estimate.standard_error import Freedom
 
@@ -113,6 +114,7 @@ class Solution:
     from_model: bool = False
     mean_return: float | None = None
     influence: Callable[[], Floats] | None = None
+    doubt: Doubt | None = None  # of estimators on features
     warnings: tuple[Warning, ...] = ()
 
     @property
@@ -293,6 +295,10 @@ class Weights:
         """The same straight from the rows of a log in memory, where that is faster; else None."""
         return None
 
+    def influence(self, recipe: Recipe, log: EpisodeLog, target: Policy) -> Floats | None:
+        """(n,) ψ straight from the rows; None where it follows from the `gradient`."""
+        return None
+
     def gradient(self, recipe: Recipe, sums: Moments) -> Gradient:
         """n ∂v/∂(sum), which a second scan gathers into influence values."""
         raise NotImplementedError
@@ -364,8 +370,9 @@ class Recipe:
 
     @property
     def fitted(self) -> bool:
-        """Whether its control variate is a Q that is fitted to the log."""
-        return self.control is not None and not self.control.is_array_or_function
+        """Whether its control variate is a Q that is fitted to the log's states."""
+        control = self.control
+        return control is not None and not (control.is_array_or_function or control.on_features)
 
     @property
     def holds_parts(self) -> bool:
@@ -399,12 +406,13 @@ class Recipe:
         fitted in sample   ... on the episodes that it is subtracted from
         action groups      it weighs groups of actions
         blended            it is partly the value of a model, which ratios do not correct
+        features           it depends on the log's features
         """
         weights, control = self.weights, self.control
         holds = {
             "ratios": weights.uses_ratios,
             "products": weights.multiplies,
-            "states": not weights.multiplies,
+            "states": not (weights.multiplies or "features" in weights.further_traits),
             "pooled steps": weights.pools_steps,
             "within states": self.normalize == "state",
             "fitted control": self.fitted,
@@ -412,6 +420,11 @@ class Recipe:
             "blended": control is not None and control.blends,
         }
         return weights.further_traits | {name for name, true in holds.items() if true}
+
+    @property
+    def needs_states(self) -> bool:
+        """Whether it sums by state, which a log with features alone does not have."""
+        return "states" in self.traits or self.fitted
 
     @property
     def limits(self) -> str:
@@ -441,6 +454,7 @@ class Recipe:
         text, control = self.weights.description(self), self.control
         if control is not None:
             fit = "of one’s own" if control.is_array_or_function else f"fitted {control.q}"
+            fit = "fitted on features, to the other folds" if control.on_features else fit
             text += f"; with a control variate, Q {fit} (doubly robust)"
             text += ", for the smallest variance" if control.fit == "variance" else ""
             text += ", blended with the model (MAGIC)" if control.blends else ""

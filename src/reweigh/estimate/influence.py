@@ -72,6 +72,9 @@ def influence_values(
     """(n,) ψ of an estimator on a log; `sums` are the sums it needs, if they exist already."""
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name
         if recipe.control is None:
+            psi = recipe.weights.influence(recipe, log, target)
+            if psi is not None:
+                return psi
             return finite(plain_values(log, target, recipe, sums))
         from reweigh.estimate.shaped_influence import shaped_influence
 

@@ -38,7 +38,7 @@ import numpy as np
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.estimator import Recipe
-from reweigh.estimate.presets import estimator, is_, mis, wis
+from reweigh.estimate.presets import estimator, is_, mis, usual_for, wis
 from reweigh.evaluation.data import check_target
 from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.memories import Memories, paired_difference
@@ -124,6 +124,9 @@ def choose_common(log: Any, targets: Mapping[str, Policy], evaluate_all: Evaluat
 @np.errstate(over="ignore", invalid="ignore")  # what overflows is refused by name
 def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
     """The estimator for this log (or its sums) and target, by the rule above."""
+    usual = usual_for(data)
+    if usual.name != mis().name:
+        return Choice(usual, f"{usual.name}: the log names features and no states")
     states, products, sharpest = evaluate_all(data, target, [mis(), is_(), estimator(SHARPEST)])
     if isinstance(states, Refusal):
         return Choice(mis(), f"mis: it refuses, and so do the alternatives ({states.error})")

@@ -43,7 +43,13 @@ def with_paper(results: Iterable[Result]) -> list[Result]:
     if isinstance(first, Refusal):
         return [first]
     others = [other for other in others if other.estimator != first.estimator]
+    others = [other for other in others if not _lacks_states(other)]
     return [replace(first, beside=tuple(others)), *others]
+
+
+def _lacks_states(result: Result) -> bool:
+    """Whether it sums by state, of a log with features alone."""
+    return isinstance(result, Refusal) and result.error.code == "no-states"
 
 
 def differences(first: Estimate, others: Sequence[Result]) -> tuple[Beside, ...]:

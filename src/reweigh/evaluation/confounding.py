@@ -50,6 +50,9 @@ Outcomes = tuple[Ints, Ints, Ints, Ints, Floats, Floats]  # t, s, a, s', r, and 
 
 def of_estimate(of: EstimateUncertainty, gammas: Sequence[float]) -> Confounding:
     """Of the log and target behind an estimate."""
+    if not of.data.has_states:
+        why = "the bounds are those of a model of states, and the log names features alone"
+        raise RefusedError("no-states", f"{why}: name a state (state=…)")
     model = SensitivityModel.of_data(of.data, of.dropped)
     return bounded(model, checked(gammas), of.behavior_value)
 

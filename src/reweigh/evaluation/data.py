@@ -72,6 +72,11 @@ class EvaluationData:
     log: EpisodeLog | None = None
     kept: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
+    @property
+    def has_states(self) -> bool:
+        """Whether the log names a state; False of one with features alone."""
+        raise NotImplementedError
+
     def once(self, key: Hashable, compute: Callable[[], Result]) -> Result:
         if key not in self.kept:
             self.kept[key] = compute()
@@ -121,6 +126,10 @@ class RowsData(EvaluationData):
             recipes=recipes,
             requests=merged(recipes),
         )
+
+    @property
+    def has_states(self) -> bool:
+        return bool(self.rows()[0].columns.state)
 
     def rows(self, dropped: bool = False) -> tuple[EpisodeLog, Policy]:
         """The log that is used, and the target."""
@@ -280,6 +289,10 @@ class SumsData(EvaluationData):
             warnings,
             stored=sums,
         )
+
+    @property
+    def has_states(self) -> bool:
+        return bool(self.stored.about.state_columns)
 
     def moments(self, recipe: Recipe, dropped: bool = False) -> Moments:
         sums = self.stored

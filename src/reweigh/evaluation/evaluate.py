@@ -40,7 +40,7 @@ from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
 from reweigh.evaluation.uncertainty import EstimateUncertainty
 from reweigh.log.log import EpisodeLog
-from reweigh.policy import Policy
+from reweigh.policy import Policy, refuse_stateless
 from reweigh.sums.engines import ArraysEngine, Request, mean_return
 from reweigh.sums.moments import Moments
 from reweigh.sums.read import ScannedLog
@@ -199,6 +199,7 @@ def _log_data(
     if isinstance(data, Moments):
         return [SumsData.of(data, target)] * len(recipes)
     target = check_target(target)
+    refuse_stateless(data, target)
     if not isinstance(data, ScannedLog):
         rows = RowsData.of(data, target, recipes, truncated)
         rows.unanswerable = unanswerable(data, target)
@@ -363,6 +364,7 @@ def _try(
     try:
         if data.unanswerable is not None:
             raise data.unanswerable
+        presets.refuse_without(recipe, has_states=data.has_states)
         return answer(data, recipe)
     except RefusedError as error:
         return Refusal(recipe, error, *data.size)

@@ -217,6 +217,7 @@ def shortened(log: EpisodeLog, horizon: int) -> EpisodeLog:
         ending=ending,
         truncated=cut,
         source_rows=steps.source_row[rows],
+        features=None if steps.features is None else steps.features[rows],
     )
     return replace(log, steps=short, _cache={})
 

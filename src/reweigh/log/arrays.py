@@ -151,7 +151,7 @@ class Episodes:
 
 @hints
 def log_from_arrays(
-    states: npt.ArrayLike,
+    states: npt.ArrayLike | None,
     actions: npt.ArrayLike,
     rewards: npt.ArrayLike,
     behavior_prob: npt.ArrayLike | None,
@@ -166,6 +166,7 @@ def log_from_arrays(
     copy: bool = True,
     cluster: npt.ArrayLike | None = None,
     weight: npt.ArrayLike | None = None,
+    features: npt.ArrayLike | None = None,
 ) -> EpisodeLog:
     """Make a log of n episodes from arrays; the episodes get the ids 0..n-1.
 
@@ -177,7 +178,8 @@ def log_from_arrays(
     side by side (one below ten million rows, unless chosen); the log does not depend on them.
 
     `cluster` (n,) names what several episodes share, such as the site: errors are then by cluster.
-    `weight` (n,) are sampling weights, above 0.
+    `weight` (n,) are sampling weights, above 0. `features` (n, H) or (n, H, k) are numbers that say
+    where an episode is, beside `states` or, with `states=None`, instead of them.
 
     With `copy=False` rewards and probabilities stay where they are, which may be a file
     (`np.load(..., mmap_mode="r")`), and must not change while the log is in use. `mis` with
@@ -186,6 +188,11 @@ def log_from_arrays(
     threads = None if threads is None else check_threads(threads)
     check_options(hidden, discount)
     check(isinstance(copy, bool), "copy", "True or False", copy)
+    alone = states is None
+    if alone:
+        if features is None:
+            raise must_be("states", "an array, or None with features=…", None)
+        states = np.zeros(np.shape(rewards), np.int64)
     given = (states, actions, rewards, behavior_prob, target_prob)
     log = None
     if not continuous_actions and (copy or hidden == "error"):
@@ -201,7 +208,12 @@ def log_from_arrays(
                 f"rewards and probabilities as float64; got {', '.join(map(_kind, given))}. "
                 "Convert them, or omit copy=False"
             )
-    return log if cluster is None and weight is None else _with_shared(log, cluster, weight)
+    log = log if cluster is None and weight is None else _with_shared(log, cluster, weight)
+    if features is None:
+        return log
+    from reweigh.log.features import with_features
+
+    return with_features(log, features, alone=alone)
 
 
 def _with_shared(log: EpisodeLog, cluster: Any, weight: Any) -> EpisodeLog:

@@ -11,7 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from reweigh.errors import Place, UsageError, check, check_whole, must_be, no_column
+from reweigh.errors import (
+    Place,
+    RefusedError,
+    UsageError,
+    check,
+    check_whole,
+    must_be,
+    no_column,
+)
 from reweigh.log.states import HIDDEN, Labels, is_number
 from reweigh.log.steps import Identity, Steps, identity_of
 from reweigh.system.files import digest_of
@@ -23,6 +31,7 @@ Names = str | Sequence[str]
 ROLES = (
     "episode", "step", "state", "action", "reward", "next_state",
     "behavior_prob", "target_prob", "terminated", "truncated", "time", "cluster", "weight",
+    "features",
 )  # fmt: skip
 ShortEpisodes = Literal["error", "terminal", "truncated"]
 Value = TypeVar("Value")
@@ -47,6 +56,7 @@ class Columns:
     bandit: bool = False
     cluster: str | None = None
     weight: str | None = None
+    features: tuple[str, ...] | None = None
 
     @property
     def clock(self) -> str:
@@ -121,6 +131,7 @@ class EpisodeLog:
     behavior_fit: Any = (
         None  # a `Behavior` that was estimated from these episodes and has influence
     )
+    feature_names: tuple[str, ...] = ()
     _cache: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -157,6 +168,17 @@ class EpisodeLog:
         return int(self.steps.truncated.sum())
 
     @property
+    def features(self) -> npt.NDArray[np.float64]:
+        """(N, k) the feature columns, in the order of the steps."""
+        if self.steps.features is None:
+            raise RefusedError(
+                "no-features",
+                "the log has no features: name numeric columns of it with features=[…] "
+                "(--features on the command line)",
+            )
+        return self.steps.features
+
+    @property
     def files(self) -> tuple[Path, ...]:
         """The files that it was read from."""
         return tuple(getattr(self.source, "paths", ()))
@@ -191,6 +213,8 @@ class EpisodeLog:
         return self._once("raw_states", self._read_raw_states)
 
     def _read_raw_states(self) -> npt.NDArray[Any]:
+        if not self.columns.state:
+            return self.features
         if self.abstraction is not None:
             parts = [
                 self.source.column(name).to_numpy(zero_copy_only=False)[self.steps.source_row]
@@ -266,6 +290,8 @@ class EpisodeLog:
         coded = (steps.state, steps.action, steps.ending)
         parts: list[str | bytes] = [np.ascontiguousarray(column).tobytes() for column in coded]
         parts += [steps.digest, self.states.digest()]
+        if steps.features is not None:
+            parts += ["\0".join(self.feature_names), steps.features.tobytes()]
         if self.actions is not None:
             parts.append(self.actions.digest())
         return digest_of(*parts)
@@ -341,16 +367,19 @@ class EpisodeLog:
 def columns_of(
     *,
     step: str | None,
-    state: Names,
+    state: Names | None,
     next_state: Names | None,
     time: str | None = None,
     bandit: bool = False,
+    features: Names | None = None,
     **roles: Any,
 ) -> Columns:
     """Check the names that a user gave for the roles."""
     if bandit and step is not None:
         raise UsageError("a bandit log has one row per episode and no step: leave step out")
-    state_names = _names("state", state)
+    feature_names = None if features is None else _names("features", features)
+    usual = () if feature_names else ("state",)
+    state_names = usual if state is None else _names("state", state)
     next_names = None if next_state is None else _names("next_state", next_state)
     if next_names is not None and len(next_names) != len(state_names):
         raise UsageError(
@@ -360,7 +389,13 @@ def columns_of(
     if step is None and time is None and not bandit:
         step = "step"
     columns = Columns(
-        step=step, state=state_names, next_state=next_names, time=time, bandit=bandit, **roles
+        step=step,
+        state=state_names,
+        next_state=next_names,
+        time=time,
+        bandit=bandit,
+        features=feature_names,
+        **roles,
     )
     seen: dict[str, str] = {}
     for role, name in columns.by_role():

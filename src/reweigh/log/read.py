@@ -103,6 +103,7 @@ def assemble(
         from reweigh.log.of_episodes import of_episodes
 
         shared = of_episodes(reader, episode, len(episodes))
+    features, feature_names = _features(reader)
     report_share(0.8)
 
     linked = _Linked(episode, len(episodes), step, state, following, states, ended, cut)
@@ -110,8 +111,7 @@ def assemble(
     reader.faults.raise_if_any(reader.source.describe())
     assert rows is not None  # or a fault was raised
     assert used is not None
-    horizon = horizon or rows.longest
-    require_steps(horizon)
+    require_steps(horizon := horizon or rows.longest)
     last = used.last_rows
     before = step[last] < horizon - 1
     used = used.until(horizon, episode, step)
@@ -134,6 +134,7 @@ def assemble(
             episode=label_array(episodes.values)[used.ranked],
             source_rows=used.order,
             began=reader.began(used.first_rows),
+            features=None if features is None else features[used.order],
             **{role: values[used.ranked] for role, values in shared.items()},
         ),
         states=states,
@@ -146,6 +147,7 @@ def assemble(
             *(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
             *bins,
         ),
+        feature_names=feature_names,
     )
 
 
@@ -156,6 +158,15 @@ def described(abstraction: Any, names: Sequence[str]) -> tuple[str | None, tuple
     from reweigh.log.abstractions import bin_notes, describe_abstraction
 
     return describe_abstraction(abstraction), bin_notes(abstraction, names)
+
+
+def _features(reader: RoleReader) -> tuple[npt.NDArray[Any] | None, tuple[str, ...]]:
+    """The feature columns and their names; None where the log names none."""
+    if reader.columns.features is None:
+        return None, ()
+    from reweigh.log.features import read_features
+
+    return read_features(reader)
 
 
 def _after_horizon(
@@ -303,8 +314,11 @@ def log_table(log: EpisodeLog) -> pa.Table:
     columns: dict[str, Any] = {
         "episode": pa.array(steps.episode[steps.episode_index][order]),
         "step": pa.array(steps.step[order]),
-        **label_columns("state", log.states, steps.state[order]),
     }
+    if log.columns.state:
+        columns |= label_columns("state", log.states, steps.state[order])
+    if steps.features is not None:
+        columns |= dict(zip(log.feature_names, steps.features[order].T, strict=True))
     if log.actions is not None:
         columns |= label_columns("action", log.actions, steps.action[order])
     pi, of = log.columns.target_prob, steps.episode_index
@@ -383,6 +397,7 @@ def log_description(
         "states": len(states),
         "state_examples": _examples(states),
         "state_columns": list(columns.state),
+        **({} if columns.features is None else {"features": list(columns.features)}),
         "abstraction": abstraction,
         "actions": None if actions is None else len(actions),
         "action_examples": None if actions is None else _examples(actions),

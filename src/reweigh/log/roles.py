@@ -23,6 +23,7 @@ from reweigh.log.rules import Faults, Rule, column_fault
 from reweigh.log.sources import FileSource, TableSource
 from reweigh.log.states import (
     HIDDEN,
+    NO_STATES,
     Codes,
     Labels,
     combine,
@@ -251,6 +252,8 @@ class RoleReader:
 
     def states(self, names: tuple[str, ...], null_allowed: bool = False) -> tuple[Codes, Labels]:
         null_rule = None if null_allowed or self.allow_hidden else rules.NULL_STATE
+        if not names:  # features alone: one state
+            return np.zeros(self.count, np.int32), NO_STATES
         edges = None
         if self.abstraction is not None:
             from reweigh.log.abstractions import Quantiles

@@ -87,7 +87,7 @@ MENDED = "or leave this episode out"
 MISSING_COLUMN = Rule(
     "missing-column",
     "column",
-    (*IDS, "step", "time", *NUMBERS, *FLAGS),
+    (*IDS, "step", "time", *NUMBERS, *FLAGS, "features"),
     "there is no column {column} for the role {role}{nearest}",
     "name the column with {role}=…",
 )
@@ -102,7 +102,7 @@ TYPE = Rule(
 NOT_NUMERIC = Rule(
     "type",
     "column",
-    NUMBERS,
+    (*NUMBERS, "features"),
     "column {column} must contain numbers, not {kind}",
     "write the column as numbers",
 )

@@ -128,6 +128,9 @@ def unite(first: Labels, second: Labels) -> Labels:
     return Labels(first.values + tuple(v for v in second.values if label_text(v) not in known))
 
 
+NO_STATES = Labels(("(no state)",))  # of a log that names features and no state
+
+
 def combine(parts: Sequence[tuple[Codes, Labels]]) -> tuple[Codes, Labels]:
     """One code for several columns; hidden where any of them is."""
     if len(parts) == 1:

@@ -1,7 +1,6 @@
 """The rows of a log in memory: time-major, episodes ordered from the longest to the shortest.
 
-With that order the rows of step t are one slice, and row k of the slice belongs to episode k:
-running products, next states and hidden stretches need no look-ups, only slices.
+The rows of step t are one slice, and row k of it is episode k's: nothing needs look-ups.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ class Steps:
     episode        (n,) ids
     source_rows    (N,) row of the source that each row came from, None if it is the same
     start_value    (n,) g(s_0) of a control variate, None without one
-    began          (n,) whole numbers that grow with the time of the first row, None without times
-    cluster, weight  (n,) the cluster's id, the sampling weight; None where the log has no such role
+    began          (n,) whole numbers that grow with the first row's time, None without times
+    cluster, weight  (n,) the cluster's id, the sampling weight; features (N, k); None without
     """
 
     offsets: Ints
@@ -65,6 +64,7 @@ class Steps:
     began: Ints | None = None
     cluster: npt.NDArray[Any] | None = None
     weight: Floats | None = None
+    features: Floats | None = None
 
     pairs: ClassVar[Pairs | None] = None  # the rows as codes of (state, action)
     borrowed: ClassVar[BorrowedArrays | None] = (
@@ -184,6 +184,7 @@ class Steps:
         alive = np.concatenate([[0], np.cumsum(counts)])[np.diff(self.offsets)]
         steps = replace(
             self,
+            features=None if self.features is None else self.features[rows],
             offsets=np.concatenate([[0], np.cumsum(alive)]).astype(np.int64),
             state=self.state[rows],
             action=self.action[rows],
@@ -201,8 +202,7 @@ class Steps:
 
     @cached_property
     def digest(self) -> str:
-        """A name for these episodes, the same for any order of the rows, any file format, and
-        however their states are read."""
+        """A name for these episodes, for any order of the rows, format, and reading of states."""
         total = hashlib.sha256()
         for array in (self.offsets, self.reward, self.behavior_prob):
             if array is not None:

@@ -86,6 +86,16 @@ def role_after_action(name: str, columns: Columns) -> str | None:
     return roles[0] if roles and all(role in OUTCOMES for role in roles) else None
 
 
+def refuse_stateless(log: Any, target: Policy) -> None:
+    """UsageError if the target is a table of states and the log names features alone."""
+    columns = getattr(getattr(log, "reading", log), "columns", None)
+    if isinstance(columns, Columns) and not columns.state and scope_of(target) == "state":
+        raise UsageError(
+            f"the target {target.name} lists states, and the log names features alone: give a "
+            "function of the features, a rule or a classifier, or name a state (state=…)"
+        )
+
+
 def dense_of(policy: Policy, log: EpisodeLog, actions: Labels) -> Floats | None:
     """(T, S + 1, A) π of these actions by step (or T = 1) and state of the log, see
     `TablePolicy.dense`; None where a policy has no such table."""
@@ -155,11 +165,13 @@ class FunctionPolicy(_RowPolicy):
     """π(action|state) from `f(state, action, step)`, called with arrays of one length.
 
     `state` holds the logged states, before any abstraction: (N,), or (N, k) for k columns, with
-    None where hidden. `f` returns N probabilities (densities for continuous actions).
+    None where hidden; or the log's features (N, k), if it has no states or with `features=True`.
+    `f` returns N probabilities (densities for continuous actions).
     """
 
     f: BatchFunction
     name: str = ""
+    features: bool = False
 
     def __post_init__(self) -> None:
         check(callable(self.f), "f", "callable as f(state, action, step)", self.f)
@@ -179,20 +191,30 @@ class FunctionPolicy(_RowPolicy):
         return self._called(log, np.full(log.steps.n_rows, action))
 
     def _called(self, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
-        values = call_batch(self.f, self.name, log, actions)
+        seen = log.features if self.features else None
+        values = call_batch(self.f, self.name, log, actions, seen)
         check_rows(log, self.name, values)
         return values
 
     def fingerprint(self) -> str:
         from reweigh.system.fingerprint import digest_of_callable
 
-        return f"function:{digest_of(self.name, digest_of_callable(self.f))}"
+        of = "features" if self.features else ""
+        return f"function:{digest_of(self.name, digest_of_callable(self.f))}{of}"
 
 
-def call_batch(f: BatchFunction, name: str, log: EpisodeLog, actions: npt.NDArray[Any]) -> Floats:
-    """Call a batch function on the rows of a log and check the shape of its result."""
+def call_batch(
+    f: BatchFunction,
+    name: str,
+    log: EpisodeLog,
+    actions: npt.NDArray[Any],
+    seen: npt.NDArray[Any] | None = None,
+) -> Floats:
+    """Call a batch function on the rows of a log (their states, or what is `seen` instead) and
+    check the shape of its result."""
+    states = log.raw_states() if seen is None else seen
     try:
-        result = np.asarray(f(log.raw_states(), actions, log.steps.step), np.float64)
+        result = np.asarray(f(states, actions, log.steps.step), np.float64)
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"{name} failed; it is called as f(state, action, step) with arrays and must "

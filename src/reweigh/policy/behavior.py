@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from reweigh.kernels import tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import Labels
 from reweigh.policy import Floats
+
+if TYPE_CHECKING:
+    from reweigh.policy.fitted_classifier import ClassifiedBehavior
 
 Ints = npt.NDArray[np.int64]
 NEW_ACTION = -2  # the cell of an action that the fit has never seen
@@ -124,14 +128,23 @@ def refuse_zeros(log: EpisodeLog, mu: Floats, rule: str, fix: str) -> None:
 
 
 def fit_behavior(
-    log: EpisodeLog, *, smoothing: float = 0.0, cross_fit: int = 1, per_step: bool = False
-) -> FittedBehavior:
+    log: EpisodeLog,
+    *,
+    smoothing: float = 0.0,
+    cross_fit: int = 1,
+    per_step: bool = False,
+    classifier: Any = None,
+) -> FittedBehavior | ClassifiedBehavior:
     """Estimate μ(a|s) by counts per state (a hidden state counts as one state).
 
     `smoothing` adds that many pseudo-counts to every action; `cross_fit=K` estimates the
     probabilities of an episode from the other K-1 folds (by the hash of its id); `per_step` counts
-    each step separately. Use the result as `log.with_behavior(mu)`. Later standard errors include
-    that μ̂ was estimated from these episodes; those of resampling and of saved sums ignore it.
+    each step separately. Of a log with features alone, or with a `classifier` of scikit-learn, the
+    probabilities are those of a classifier of the features on the other folds (5, or `cross_fit`);
+    without a classifier that of a logistic regression.
+
+    Use the result as `log.with_behavior(mu)`. Later standard errors include that counts were taken
+    from these episodes; those of resampling, of saved sums and of a classifier ignore it.
     """
     check(
         isinstance(log, EpisodeLog),
@@ -162,6 +175,12 @@ def fit_behavior(
         "a whole number of folds from 1 on",
         cross_fit,
     )
+    if classifier is not None or not log.columns.state:
+        if smoothing or per_step:
+            raise UsageError("smoothing and per_step are for counts per state, not for features")
+        from reweigh.policy.fitted_classifier import FOLDS, classified_behavior
+
+        return classified_behavior(log, classifier, FOLDS if cross_fit == 1 else cross_fit)
     row, cell = _cells(log, log.states, log.actions, per_step)
     cells, cell_count = np.unique(cell, return_counts=True)
     rows, row_count = np.unique(row, return_counts=True)

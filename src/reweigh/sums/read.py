@@ -189,7 +189,7 @@ def read_log(
     *,
     episode: str = "episode",
     step: str | None = None,
-    state: Names = "state",
+    state: Names | None = None,
     action: str = "action",
     reward: str = "reward",
     behavior_prob: str | None = "behavior_prob",
@@ -201,6 +201,7 @@ def read_log(
     bandit: bool = False,
     cluster: str | None = None,
     weight: str | None = None,
+    features: Names | None = None,
     horizon: int | None = None,
     discount: float = 1.0,
     short_episodes: ShortEpisodes = "error",
@@ -217,12 +218,11 @@ def read_log(
     `data` is a CSV (plain or gzip), Parquet or Arrow file, a list of files, a directory, a pattern,
     or a pandas, polars, pyarrow, Ibis or DuckDB table. Each role names its column. A null state
     is refused, or hidden with `hidden="allow"`. `step` counts the rows of an episode 0, 1, 2, …
-    (default: the column "step"). Without it `time` names timestamps, dates or numbers that order
-    them, or `bandit=True` says that every row is an episode of its own. A `time` is never a state.
-    Episodes shorter than the horizon need the columns `terminated` or `truncated`, or
-    `short_episodes`. `abstraction` makes states of the state columns.
-    `behavior_prob=None` reads a log without propensities (see `fit_behavior`). Errors are made by
-    `cluster`: what episodes share (site, patient). `weight` is the episode's sampling weight.
+    (default: "step"). Without it `time` names timestamps, dates or numbers that order them, or
+    `bandit=True` makes every row an episode. Episodes shorter than the horizon need the columns
+    `terminated` or `truncated`, or `short_episodes`. `abstraction` makes states of the state
+    columns; `features` are columns of numbers (or lists) in place of a state or beside it. Without
+    propensities `behavior_prob=None` (`fit_behavior`). Errors are by `cluster`; `weight` samples.
 
     `engine` is where the rows are read: "arrays" (into memory, now), "stream" (from files with
     little memory, for every request of sums), "duckdb", "spark://host:port", "sc://host:port"
@@ -249,6 +249,7 @@ def read_log(
             bandit=bandit,
             cluster=cluster,
             weight=weight,
+            features=features,
         ),
         horizon=horizon,
         discount=float(discount),
@@ -264,6 +265,11 @@ def read_log(
 
 def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
     """The log in memory, or one that an engine reads where it is."""
+    if reading.abstraction is not None and not reading.columns.state:
+        raise UsageError(
+            "abstraction= makes states of state columns, and only features are named: name them "
+            "with state=…, or leave abstraction= out"
+        )
     from reweigh.log.csv_files import CsvFormat, refuse_elsewhere
     from reweigh.log.sources import FileSource, TableSource, open_source
 
@@ -283,6 +289,11 @@ def _read(data: Any, reading: Reading, engine: str) -> EpisodeLog | ScannedLog:
             decimal=None if csv.decimal == usual.decimal else csv.decimal,
         )
     scanner = find_engine(engine, source, getattr(source, "paths", ()))
+    if scanner is not None and reading.columns.features and scanner.name != "stream":
+        raise UsageError(
+            f"features={list(reading.columns.features)} need the log in memory or as a stream, and "
+            f"engine={scanner.name!r} reads it where it is: use engine='arrays' or 'stream'"
+        )
     if scanner is not None and reading.columns.weight is not None:
         raise UsageError(
             f"weight={reading.columns.weight!r} needs the log in memory, and engine="

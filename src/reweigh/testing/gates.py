@@ -21,7 +21,7 @@ import numpy as np
 from reweigh.errors import RefusedError
 from reweigh.estimate.action_groups import ActionGroups
 from reweigh.estimate.estimator import Recipe
-from reweigh.estimate.presets import ESTIMATORS, as_recipe, dm, mdr, mis, ssd_is, wis
+from reweigh.estimate.presets import ESTIMATORS, ON_FEATURES, as_recipe, dm, mdr, mis, ssd_is, wis
 from reweigh.evaluation.data import solve
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
@@ -42,7 +42,10 @@ ENGINES = ("arrays", "stream", "duckdb")
 # each can be computed from sums too
 WORLD = random_mdp(1, 4, 2, 5, reward_sd=0.3)
 GROUPED = mis(action_group=ActionGroups({0: "all", 1: "all"}, WORLD.target, WORLD.behavior))
-TRIED = (mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is(), GROUPED)
+TRIED = (
+    *(mis(), wis(), dm(), mdr(), mdr("in-sample"), mis(pooled=True), ssd_is()),
+    *(GROUPED, mdr("features")),
+)
 LONGEST_TEXT = 400  # characters
 EPISODES = 300
 
@@ -86,7 +89,8 @@ def table_row(gate: Gate) -> str:
 
 def check_declaration(gate: Gate) -> None:
     """Names, limits, tables and traits are real ones."""
-    every = [*(make() for make in ESTIMATORS.values()), mis(memory=1), GROUPED]
+    every = [make() for make in (ESTIMATORS | ON_FEATURES).values()]
+    every += [mis(memory=1), GROUPED]
     for what in ("name", "question", "fault"):
         assert getattr(gate, what), f"{gate!r} declares no {what}"
     assert gate.question.endswith("?"), f"{gate.name}: the question does not end with '?'"

@@ -168,6 +168,7 @@ class SimpleLog:
             and columns.time is None
             and columns.cluster is None
             and columns.weight is None
+            and columns.features is None
             and pa.types.is_integer(self._kind(columns.step))
             and is_label(self._kind(columns.episode))
         )

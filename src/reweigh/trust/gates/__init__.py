@@ -34,6 +34,13 @@ from reweigh.trust.gates.episodes import (
     HasInterval,
     HiddenStates,
 )
+from reweigh.trust.gates.features import (
+    BehaviorValue,
+    BellmanResidual,
+    ChoiceSpread,
+    ThinClusters,
+    UnprovenFeatures,
+)
 from reweigh.trust.gates.gate import (
     AssumptionGate,
     Context,
@@ -104,6 +111,8 @@ __all__ = [
 ]
 FEW_EPISODES = 30
 NO_WEIGHTS = "the log has sampling weights, which this test does not take"
+NO_STATES = "the log names features and no states"
+BY_STATE = {"transitions", "model", "choices", "lagged", "state values"}  # tables of states
 LONG_SINGLE_EPISODE = 1000  # rows
 GATES: tuple[Gate, ...] = (
     Episodes(),
@@ -137,6 +146,11 @@ GATES: tuple[Gate, ...] = (
     ParetoK(),
     DecisiveEpisodes(),
     UnseenEvents(),
+    BehaviorValue(),
+    BellmanResidual(),
+    ThinClusters(),
+    ChoiceSpread(),
+    UnprovenFeatures(),
 )
 LIMITS: dict[str, Limit] = {
     f"{gate.name}, {kind}" if kind else gate.name: limit
@@ -165,14 +179,21 @@ def measured(
     reads: Reads, context: Context, gates: Sequence[Gate] | None = None
 ) -> tuple[GateResult, ...]:
     """The results of the gates that read `reads` and apply to the estimator, if there is one."""
-    results = []
+    results: list[GateResult | None] = []
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # no number: unknown
         for gate in all_gates() if gates is None else gates:
             concerned = context.estimator is None or gate.concerns(context.traits)
             if gate.reads == reads and concerned:
+                if gate.reads == "sums" and gate.needs & BY_STATE and _has_no_states(context):
+                    results.append(gate.unknown(NO_STATES))
+                    continue
                 tests = isinstance(gate, AssumptionGate | Placebo) and _is_weighted(context)
                 results.append(gate.unknown(NO_WEIGHTS) if tests else gate.measure(context))
     return tuple(result for result in results if result is not None)
+
+
+def _has_no_states(context: Context) -> bool:
+    return not context.sums.about.state_columns
 
 
 def _is_weighted(context: Context) -> bool:

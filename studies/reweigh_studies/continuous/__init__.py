@@ -1,0 +1,1 @@
+"""Continuous states: do features give right values, and honest verdicts?"""
