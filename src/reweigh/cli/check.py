@@ -12,6 +12,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
+from reweigh.cli.inputs import estimators_named, read_inputs
 from reweigh.cli.terminal import Terminal, cell, collect_warnings, draw
 from reweigh.errors import Fault, InputError, RefusedError, UsageError
 from reweigh.show import first_screen
@@ -220,10 +221,10 @@ def _diagnose(
     reliable before you see it."""
     from reweigh.evaluation.evaluations import main_of
 
-    recipes = options.estimators_named(estimators, None)
+    recipes = estimators_named(estimators, None)
     with collect_warnings() as warnings:
         with terminal.working("reading"):
-            inputs = options.read_inputs(paths, log, target)
+            inputs = read_inputs(paths, log, target)
         with terminal.working("diagnosing", inputs.data) as data:
             results = rw.evaluate_all(data, inputs.policy, recipes)
             verdicts = [r.verdict for r in results if isinstance(r, rw.Estimate)]

@@ -12,6 +12,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
+from reweigh.cli.inputs import estimators_named
 from reweigh.cli.terminal import (
     Terminal,
     collect_warnings,
@@ -111,7 +112,7 @@ def compare(
 
     With --quiet one line is left: the best target, with its value, interval and verdict.
     """
-    recipes = options.estimators_named(estimators, max_ratio, memory, ["auto"])
+    recipes = estimators_named(estimators, max_ratio, memory, ["auto"])
     options.check_choice("--cut-episodes", cut, "refuse", "drop")
     report.check()
     policies = _policies(target or [], target_prob, rule or [], log)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import reweigh as rw
-from reweigh.cli.options import Inputs, IntervalOptions, ReportOptions
+from reweigh.cli.inputs import Inputs
+from reweigh.cli.options import IntervalOptions, ReportOptions
 from reweigh.cli.terminal import Terminal, cell, collect_warnings, for_terminal, typed_command
 from reweigh.errors import RefusedError, UsageError
 from reweigh.evaluation.result import GAMMAS

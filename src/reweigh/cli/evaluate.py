@@ -10,9 +10,9 @@ import typer
 
 import reweigh as rw
 from reweigh.cli.command import command
+from reweigh.cli.inputs import Inputs, estimators_named, read_inputs
 from reweigh.cli.options import (
     Explain,
-    Inputs,
     IntervalOptions,
     Json,
     Ledger,
@@ -25,8 +25,6 @@ from reweigh.cli.options import (
     ShowAll,
     TargetOptions,
     check_choice,
-    estimators_named,
-    read_inputs,
 )
 from reweigh.cli.terminal import (
     Terminal,

@@ -10,6 +10,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
+from reweigh.cli.inputs import Inputs, estimators_named
 from reweigh.cli.terminal import Terminal, collect_warnings
 from reweigh.errors import InputError, UsageError
 from reweigh.system.process import each
@@ -46,7 +47,7 @@ def moments(
     terminal = Terminal(quiet)
     recipes = None
     if estimators is not None or memory is not None:
-        recipes = options.estimators_named(estimators, max_ratio, memory, ["mis"])
+        recipes = estimators_named(estimators, max_ratio, memory, ["mis"])
     dropped = 0
     with collect_warnings() as warnings, terminal.working("reading"):
         log.check_source(paths)
@@ -120,7 +121,7 @@ def merge(
         print_sensitivity(changes, terminal)
 
 
-def read_moments(paths: list[Path], *, for_logs_only: bool, settings: bool) -> options.Inputs:
+def read_moments(paths: list[Path], *, for_logs_only: bool, settings: bool) -> Inputs:
     """The only one of these files, for commands that take moments in place of a log.
 
     settings: a target or options of the log were given.
@@ -139,4 +140,4 @@ def read_moments(paths: list[Path], *, for_logs_only: bool, settings: bool) -> o
             "no log options"
         )
     sums = rw.load_moments(paths[0])
-    return options.Inputs(sums, None, sums.about.behavior, paths[0].name)
+    return Inputs(sums, None, sums.about.behavior, paths[0].name)

@@ -10,6 +10,7 @@ import typer
 import reweigh as rw
 from reweigh.cli import options
 from reweigh.cli.command import command
+from reweigh.cli.inputs import estimators_named, read_inputs
 from reweigh.cli.terminal import Terminal, collect_warnings, for_terminal
 from reweigh.errors import ResourceError, UsageError
 
@@ -69,11 +70,11 @@ def plan(
     as_goal(**goal)
     charts = chart or []
     _check_charts(charts, overwrite)
-    recipes = options.estimators_named(estimators, max_ratio)
+    recipes = estimators_named(estimators, max_ratio)
     terminal = Terminal(quiet, as_json)
     with collect_warnings() as warnings:
         with terminal.working("reading"):
-            inputs = options.read_inputs(paths, log, target)
+            inputs = read_inputs(paths, log, target)
         with terminal.working("planning", inputs.data) as data:
             answer = rw.theory.plan(data, inputs.policy, estimators=recipes, **goal)
     if as_json:

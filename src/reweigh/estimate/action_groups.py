@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError, must_be
-from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution, needs_discrete
+from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution
 from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.model import Model
 from reweigh.estimate.operators import cells_of
+from reweigh.estimate.refusals import needs_discrete
 from reweigh.estimate.solution import Operators
 from reweigh.kernels import Floats, Ints, group_by, rowwise
 from reweigh.log.log import EpisodeLog

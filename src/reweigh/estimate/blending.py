@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from reweigh.errors import RefusedError, SupportError
-from reweigh.estimate.estimator import overflow
 from reweigh.estimate.operators import cells_of, importance_operator
 from reweigh.estimate.recursion import forward
+from reweigh.estimate.refusals import overflow
 from reweigh.estimate.solution import earned
 from reweigh.kernels import Floats, Ints, tally
 from reweigh.log.log import EpisodeLog

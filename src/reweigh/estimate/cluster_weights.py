@@ -24,8 +24,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reweigh.estimate.estimator import FOLDS, no_support
+from reweigh.estimate.estimator import FOLDS
 from reweigh.estimate.linear_q import RIDGE, LinearQ, effective, others
+from reweigh.estimate.refusals import no_support
 from reweigh.kernels import Bools, Floats, Ints, tally
 from reweigh.log.feature_maps import Clusters, Fourier
 from reweigh.log.log import EpisodeLog

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from reweigh.estimate.estimator import Place, Recipe, Solution, no_support, overflow, value_alone
+from reweigh.estimate.estimator import Place, Recipe, Solution, value_alone
 from reweigh.estimate.operators import covered_by
+from reweigh.estimate.refusals import no_support, overflow
 from reweigh.estimate.solution import DenseNodes, largest
 from reweigh.estimate.standard_error import LOST, Freedom, lost_in_rounding
 from reweigh.kernels import Array, Bools, Floats, inner, kernel, tally

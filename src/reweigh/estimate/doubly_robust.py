@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reweigh.errors import RefusedError, UsageError
-from reweigh.estimate.estimator import Recipe, lacking, needs_discrete
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import sums_for
 from reweigh.estimate.model import fit_q
+from reweigh.estimate.refusals import lacking, needs_discrete
 from reweigh.estimate.tabular_q import TabularQ, WeightedReturns, shrunken_q
 from reweigh.kernels import Array, Floats, Ints
 from reweigh.log.log import EpisodeLog

@@ -25,10 +25,11 @@ from reweigh.estimate.cluster_weights import (
     shaped_by,
     solve_clusters,
 )
-from reweigh.estimate.estimator import FOLDS, Recipe, Solution, Weights, needs_log, value_alone
+from reweigh.estimate.estimator import FOLDS, Recipe, Solution, Weights, value_alone
 from reweigh.estimate.feature_doubt import Doubt, Run, doubt_of
 from reweigh.estimate.influence import finite, refuse_weights
 from reweigh.estimate.linear_q import RIDGE, LinearQ, examine
+from reweigh.estimate.refusals import needs_log
 from reweigh.estimate.standard_error import LOST, Freedom, nothing_left
 from reweigh.kernels import Floats
 from reweigh.log.feature_maps import Clusters, FeatureMap, Fourier

@@ -39,13 +39,14 @@ import numpy as np
 import numpy.typing as npt
 
 from reweigh.errors import RefusedError, SupportError
-from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution, cut_off, overflow
+from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution
 from reweigh.estimate.marginal import (
     Marginal,
     MarginalGradient,
     behavior_gradient,
     marginal_gradient,
 )
+from reweigh.estimate.refusals import cut_off, overflow
 from reweigh.estimate.standard_error import LOST, OVERFLOW, nothing_left
 from reweigh.kernels import Floats, Ints, tally
 from reweigh.log.log import EpisodeLog

@@ -38,18 +38,11 @@ from typing import Any
 import numpy as np
 
 from reweigh.estimate import recursion
-from reweigh.estimate.estimator import (
-    Place,
-    Recipe,
-    Replicated,
-    Solution,
-    Weights,
-    needs_log,
-    value_alone,
-)
+from reweigh.estimate.estimator import Place, Recipe, Replicated, Solution, Weights, value_alone
 from reweigh.estimate.marginal import Marginal
 from reweigh.estimate.operators import OneStep, cells_of, importance_operator, start_term
 from reweigh.estimate.recursion import Backward, Forward, Squared, forward, start_variance
+from reweigh.estimate.refusals import needs_log
 from reweigh.estimate.solution import largest, solve_operator
 from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally

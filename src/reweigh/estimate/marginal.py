@@ -23,7 +23,7 @@ import numpy as np
 from reweigh import kernels
 from reweigh.errors import RefusedError
 from reweigh.estimate import recursion
-from reweigh.estimate.estimator import Recipe, Solution, needs_discrete
+from reweigh.estimate.estimator import Recipe, Solution
 from reweigh.estimate.operators import (
     OneStep,
     cells_of,
@@ -36,6 +36,7 @@ from reweigh.estimate.operators import (
     with_ratios_one,
 )
 from reweigh.estimate.recursion import Backward, Forward, backward, forward
+from reweigh.estimate.refusals import needs_discrete
 from reweigh.estimate.solution import Operators, OperatorWeights, earned
 from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog

@@ -28,19 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from reweigh.errors import RefusedError, SelectionWarning, check_whole
-from reweigh.estimate.estimator import (
-    Nodes,
-    Place,
-    Recipe,
-    Replicated,
-    Solution,
-    cut_off,
-    no_support,
-    overflow,
-    value_alone,
-)
+from reweigh.estimate.estimator import Nodes, Place, Recipe, Replicated, Solution, value_alone
 from reweigh.estimate.marginal import refuse_cut_stretches
 from reweigh.estimate.operators import SEEN_ENOUGH, covered_by
+from reweigh.estimate.refusals import cut_off, no_support, overflow
 from reweigh.estimate.solution import worst_node
 from reweigh.estimate.standard_error import LOST, Freedom
 from reweigh.estimate.table_weights import TableSums, TableWeights

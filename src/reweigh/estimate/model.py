@@ -36,7 +36,7 @@ from typing import Literal
 import numpy as np
 
 from reweigh.estimate import recursion
-from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution, needs_discrete
+from reweigh.estimate.estimator import LogAndTarget, Recipe, Solution
 from reweigh.estimate.operators import (
     OneStep,
     build_operator,
@@ -46,6 +46,7 @@ from reweigh.estimate.operators import (
     with_ratios_one,
 )
 from reweigh.estimate.recursion import backward, forward
+from reweigh.estimate.refusals import needs_discrete
 from reweigh.estimate.solution import Operators, OperatorWeights
 from reweigh.estimate.tabular_q import TabularQ
 from reweigh.kernels import Floats, Ints, group_by, rowwise, tally

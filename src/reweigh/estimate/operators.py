@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reweigh.estimate.estimator import lacking
+from reweigh.estimate.refusals import lacking
 from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
 from reweigh.log.states import END, START, UNKNOWN
 from reweigh.sums.keyed import StartMoments, TransitionMoments

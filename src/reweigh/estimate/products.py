@@ -8,16 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from reweigh.errors import SupportError
-from reweigh.estimate.estimator import (
-    Recipe,
-    Replicated,
-    Solution,
-    Weights,
-    cut_off,
-    lacking,
-    no_support,
-    overflow,
-)
+from reweigh.estimate.estimator import Recipe, Replicated, Solution, Weights
+from reweigh.estimate.refusals import cut_off, lacking, no_support, overflow
 from reweigh.estimate.standard_error import LOST, lost_in_rounding
 from reweigh.kernels import Floats, rowwise
 from reweigh.sums.gather import ProductGradient

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from reweigh.estimate.estimator import no_support
 from reweigh.estimate.operators import OneStep, inverse
+from reweigh.estimate.refusals import no_support
 from reweigh.estimate.standard_error import lost_in_rounding
 from reweigh.kernels import Bools, Floats, Ints, rowwise, tally
 from reweigh.sums.keyed import TransitionMoments

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError
 from reweigh.estimate.doubly_robust import fold_of, shape_moments
-from reweigh.estimate.estimator import Recipe, Replicated, needs_log, overflow
+from reweigh.estimate.estimator import Recipe, Replicated
+from reweigh.estimate.refusals import needs_log, overflow
 from reweigh.estimate.standard_error import error_of_blocks, least_blocks, too_few
 from reweigh.estimate.table_weights import TableWeights
 from reweigh.kernels import Floats, Groups, Ints, group_by, tally

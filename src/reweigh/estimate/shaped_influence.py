@@ -16,11 +16,12 @@ from reweigh.estimate.doubly_robust import (
     product_weights,
     shape_log,
 )
-from reweigh.estimate.estimator import Recipe, cut_off
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import finite, plain_values, sums_for, weighed
 from reweigh.estimate.marginal import marginal_gradient
 from reweigh.estimate.model import FittedModel
 from reweigh.estimate.operators import start_term
+from reweigh.estimate.refusals import cut_off
 from reweigh.kernels import Floats, group_by, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, scope_of

@@ -32,15 +32,9 @@ from typing import Any, Literal
 import numpy as np
 
 from reweigh.errors import RefusedError, StationaryWarning
-from reweigh.estimate.estimator import (
-    JACKKNIFE_BLOCKS,
-    Recipe,
-    Solution,
-    Weights,
-    no_support,
-    overflow,
-)
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Solution, Weights
 from reweigh.estimate.operators import cells_of
+from reweigh.estimate.refusals import no_support, overflow
 from reweigh.kernels import Bools, Floats, Ints, group_by, tally
 from reweigh.log.states import END, UNKNOWN
 from reweigh.sums.gather import CellGradient

@@ -25,17 +25,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from reweigh.estimate.estimator import (
-    JACKKNIFE_BLOCKS,
-    Recipe,
-    Replicated,
-    Solution,
-    Weights,
-    cut_off,
-    lacking,
-    no_support,
-    overflow,
-)
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, Replicated, Solution, Weights
+from reweigh.estimate.refusals import cut_off, lacking, no_support, overflow
 from reweigh.kernels import Floats
 from reweigh.sums.gather import TableGradient
 from reweigh.sums.moments import Moments

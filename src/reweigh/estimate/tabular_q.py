@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from reweigh.estimate.estimator import needs_discrete
 from reweigh.estimate.operators import cells_of, importance_operator
+from reweigh.estimate.refusals import needs_discrete
 from reweigh.kernels import Bools, Floats, Ints, group_by, rowwise, tally
 from reweigh.log.log import EpisodeLog
 from reweigh.log.states import END, HIDDEN

@@ -22,7 +22,8 @@ from reweigh.estimate.influence import Spread
 from reweigh.estimate.marginal import behavior_value
 from reweigh.estimate.replicates import values_without_blocks
 from reweigh.estimate.standard_error import GONE, TOO_FEW, Freedom, Gain, paired
-from reweigh.evaluation.data import LogData, RowsData, SumsData, solve
+from reweigh.evaluation.data import LogData, RowsData, SumsData
+from reweigh.evaluation.solved import solve
 from reweigh.evaluation.uncertainty import (
     NO_INFLUENCE,
     OTHER_METHODS,

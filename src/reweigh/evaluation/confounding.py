@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reweigh.errors import RefusedError, must_be
-from reweigh.estimate.estimator import lacking, needs_discrete
 from reweigh.estimate.presets import dm
+from reweigh.estimate.refusals import lacking, needs_discrete
 from reweigh.evaluation.data import LogData, RowsData
 from reweigh.kernels import Bools, Floats, Ints, group_by, tally
 from reweigh.log.log import EpisodeLog

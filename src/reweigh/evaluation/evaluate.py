@@ -21,9 +21,10 @@ from reweigh.errors import (
     must_be,
 )
 from reweigh.estimate import presets
-from reweigh.estimate.estimator import Recipe, overflow
+from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.influence import refuse_weights
 from reweigh.estimate.presets import Estimators, MemoryChoice, as_recipe, estimator_list
+from reweigh.estimate.refusals import overflow
 from reweigh.estimate.standard_error import OVERFLOW
 from reweigh.evaluation.data import (
     LogData,
@@ -33,11 +34,11 @@ from reweigh.evaluation.data import (
     check_target,
     left_out,
     pools_steps,
-    solve,
     with_gates,
 )
 from reweigh.evaluation.evaluations import Evaluations
 from reweigh.evaluation.result import Diagnostics, Estimate, Marginals, Refusal
+from reweigh.evaluation.solved import solve
 from reweigh.evaluation.uncertainty import EstimateUncertainty
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy, refuse_stateless

@@ -35,11 +35,13 @@ from reweigh import kernels
 from reweigh.errors import MOST_REPLICATES, RefusedError, check_threads, check_whole
 from reweigh.estimate.direct import MODES, Rows
 from reweigh.estimate.doubly_robust import shape_log
-from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, overflow
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe
 from reweigh.estimate.marginal import Marginal, observed
+from reweigh.estimate.refusals import overflow
 from reweigh.estimate.replicates import AGAIN, Draws
 from reweigh.estimate.resampled_log import ResampledLog
-from reweigh.evaluation.data import RowsData, check_target, solve
+from reweigh.evaluation.data import RowsData, check_target
+from reweigh.evaluation.solved import solve
 from reweigh.kernels import draw as draw_few
 from reweigh.kernels import kernel, pick
 from reweigh.log.log import EpisodeLog

@@ -11,11 +11,7 @@ import numpy.typing as npt
 
 from reweigh.errors import RefusedError, check_threads, hints, must_be
 from reweigh.estimate.standard_error import Gain, scale_for
-from reweigh.show.first_screen import (
-    Estimated,
-    evaluation_text,
-    policy_in_words,
-)
+from reweigh.show.first_screen import Estimated, evaluation_text, policy_in_words
 from reweigh.show.record import (
     NO_TRUST,
     PER_EPISODE,

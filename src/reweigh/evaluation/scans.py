@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reweigh.errors import RefusedError
-from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe, overflow
+from reweigh.estimate.estimator import JACKKNIFE_BLOCKS, Recipe
 from reweigh.estimate.influence import Spread, gradient_of, returns_of
 from reweigh.estimate.marginal import behavior_gradient, behavior_value
 from reweigh.estimate.memory_rows import PaddedEpisodes, sampled, share_of
+from reweigh.estimate.refusals import overflow
 from reweigh.evaluation.data import merged, with_gates
 from reweigh.evaluation.uncertainty import BEHAVIOR, ByCluster, Column, Pair
 from reweigh.kernels import Floats

@@ -43,9 +43,8 @@ class Diagnostics:
     ess                (H,) effective number of episodes at each step, nan where there is none
     unseen_mass        (H,) target probability that the log has no data on, by step, None where the
                        estimator has no state distribution
-    placebo            the value if every reward were 1, END included, with its error; it
-                       should be
-    placebo_expected   Σ_t γ^t
+    placebo            the value if every reward were 1, END included, with its error
+    placebo_expected   what it should be, Σ_t γ^t
     rare_mass          share of the target's mass on (step, state) pairs seen fewer than 10 times
     total_mass         (H,) Σ_s d_t(s) without normalization, nan inside hidden stretches
     """

@@ -22,9 +22,9 @@ from reweigh.errors import RefusedError
 from reweigh.estimate.action_groups import ActionGroups
 from reweigh.estimate.estimator import Recipe
 from reweigh.estimate.presets import ESTIMATORS, ON_FEATURES, as_recipe, dm, mdr, mis, ssd_is, wis
-from reweigh.evaluation.data import solve
 from reweigh.evaluation.evaluate import evaluate_in_study, moments
 from reweigh.evaluation.result import Refusal
+from reweigh.evaluation.solved import solve
 from reweigh.log.log import EpisodeLog
 from reweigh.policy import Policy
 from reweigh.sums.diagnostic_tables import VERSIONS

@@ -180,8 +180,7 @@ def place_in_words(step: int | None, state: str | None = None, action: str | Non
 class Context:
     """What a gate can read.
 
-    sums            the sums the estimate was solved from, for a gate that reads the solution; for
-                    others the sums with the tables that the gates need
+    sums            those the estimate was solved from; for gates of sums those with their tables
     estimator       None if a log and a target are judged before any estimate
     solution        for gates that read it
     data            see `log` and `whole`; None if only `sums` are available
@@ -191,7 +190,7 @@ class Context:
     refused         why the requested interval is missing
     spread          computes that of the influence values, or refuses; None without episodes
     beside_longer_memories  computes how far those that remember more are, or says why not
-    state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached, if computed from rows
+    state_values    (H+1, S) V_t(s) by MIS, and whether (t, s) was reached; of rows
     clusters        how many clusters the error is made of; None of a log without clusters
     nodes           d_t(s) of the estimate, for gates that read sums; None without a distribution
     reward_range    the smallest and largest reward that can occur, as declared
@@ -243,8 +242,7 @@ class Context:
 
     @property
     def one_step(self) -> bool:
-        """Whether the estimate is the mean of ρ y, of a log with one step: nothing is multiplied
-        or averaged by state, so `is` and `mis` are one number there, with one verdict."""
+        """Whether it is the mean of ρ y of a log with one step: `is` and `mis` are one number."""
         of = self.estimator
         if of is None or self.sums.about.horizon > 1:
             return False
