@@ -230,7 +230,7 @@ def test_influence_of_cluster_weights_is_its_derivative(with_q: bool) -> None:
         of = counted(log, counts)
         rows = FeatureRows(of, design, target_shares(of, target, None))
         z = (of.features - clusters.center) / clusters.scale
-        code = Clusters(4).codes(z, *clusters.found)
+        code = Clusters(4).codes(z, *clusters.fitted)
         following, known = rows.following
         after = np.where(following >= 0, code[following], np.where(known, 4, -1))
         held = Clustered(of, code, after, ratios(of, target, None)[1], 4)
@@ -420,6 +420,7 @@ def test_too_many_features_are_refused_with_their_size() -> None:
         rw.evaluate(log, target, rw.fqe(rw.features.Fourier(9000)))
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
 def test_a_stream_reads_features_and_other_engines_refuse_them(tmp_path: Any) -> None:
     import pyarrow.parquet as pq
 

@@ -61,7 +61,7 @@ class Clustered:
         assert isinstance(sized, Clusters)
         sample = design_of(log, sized).map if log.actions is not None else sized.fit(features)
         z = (features - sample.center) / sample.scale
-        code, K = sized.codes(z, *sample.found), len(sample.found[0])
+        code, K = sized.codes(z, *sample.fitted), len(sample.fitted[0])
         following, known = rows.following
         after = np.where(following >= 0, code[following], np.where(known, K, -1))
         return cls(log, code, after, rho, K)

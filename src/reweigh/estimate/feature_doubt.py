@@ -60,7 +60,7 @@ class Residual:
 
 @dataclass(frozen=True, eq=False)
 class Doubt:
-    """own_error     the error of ψ alone
+    """sampling_error     the error of ψ alone
     behavior      the behavior's value by the method; `logged` its mean return (None: not known)
     others        the values by other choices, nan where one has none
     residual      None without a fitted Q, or too few rows
@@ -69,7 +69,7 @@ class Doubt:
     """
 
     value: float
-    own_error: float
+    sampling_error: float
     behavior: float | None
     logged: float | None
     others: dict[str, float]
@@ -130,7 +130,7 @@ def residual_of(log: EpisodeLog, run: Run) -> Residual | None:
         usable = part.known | (part.at == log.horizon - 1)
         delta[part.rows] = np.where(usable, y - fit.q_of(part, at)[:, 0], np.nan)
     fitted = Clusters(REGIONS, seed=7).fit(log.features)
-    region = Clusters(REGIONS).codes((log.features - fitted.center) / fitted.scale, *fitted.found)
+    region = Clusters(REGIONS).codes((log.features - fitted.center) / fitted.scale, *fitted.fitted)
     third = steps.step * THIRDS // log.horizon
     used = np.flatnonzero(np.isfinite(delta))
     keys = [region[used], third[used], rows.block[used]]

@@ -78,9 +78,13 @@ class RowsInfluence:
     def values(self, column: Column) -> Floats:
         """(n,) ψ, with what the fit of estimated propensities adds."""
         more = None if isinstance(column, str) else self.of_fit(column)
-        return self.given_ratios(column) if more is None else self.given_ratios(column) + more
+        return (
+            self.with_logged_ratios(column)
+            if more is None
+            else self.with_logged_ratios(column) + more
+        )
 
-    def given_ratios(self, column: Column) -> Floats:
+    def with_logged_ratios(self, column: Column) -> Floats:
         """(n,) ψ with the ratios as they are."""
         if column not in self._psi:
             self._psi[column] = self._values(column)
@@ -127,7 +131,7 @@ class RowsInfluence:
         x = self.data.once(("padded", self.dropped), self._padded)
         if recipe not in x.psi:
             log, _ = self.data.rows(self.dropped)
-            x.psi[recipe] = self.given_ratios(recipe)[sampled(log.steps, x.share)]
+            x.psi[recipe] = self.with_logged_ratios(recipe)[sampled(log.steps, x.share)]
         return x
 
     def _padded(self) -> PaddedEpisodes:

@@ -51,7 +51,7 @@ class FeatureMap:
         """What is taken from the data."""
         return ()
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
         """(N, d) φ."""
         raise NotImplementedError
 
@@ -81,10 +81,10 @@ class FittedMap:
     kind: FeatureMap
     center: Floats
     scale: Floats
-    found: tuple[Any, ...]
+    fitted: tuple[Any, ...]
 
     def __call__(self, x: Floats) -> Floats:
-        phi = self.kind.apply((x - self.center) / self.scale, *self.found)
+        phi = self.kind.apply((x - self.center) / self.scale, *self.fitted)
         if phi.ndim != 2 or len(phi) != len(x) or not np.all(np.isfinite(phi)):
             raise UsageError(
                 f"the features {self.kind.describe()} must be one row of finite numbers for each "
@@ -128,8 +128,8 @@ class Fourier(FeatureMap):
         w = rng.normal(size=(k, count)) / (self.width or np.sqrt(k))
         return w, rng.uniform(0, 2 * np.pi, count)
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
-        w, b = found
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
+        w, b = fitted
         return _with_one(np.sqrt(2) * np.cos(z @ w + b))
 
 
@@ -145,7 +145,7 @@ class Polynomial(FeatureMap):
     def resized(self, factor: float) -> FeatureMap | None:
         return Polynomial(self.degree + 1 if factor > 1 else max(self.degree - 1, 1))
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
         z = np.clip(z, -OUTER, OUTER)
         powers = range(1, self.degree + 1)
         terms = [c for p in powers for c in combinations_with_replacement(range(z.shape[1]), p)]
@@ -167,9 +167,9 @@ class Splines(FeatureMap):
     def find(self, z: Floats) -> tuple[Any, ...]:
         return (np.quantile(z, np.arange(1, self.knots + 1) / (self.knots + 1), axis=0),)
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
         z = np.clip(z, -OUTER, OUTER)
-        bent = [np.maximum(z - knot, 0.0) ** 3 for knot in found[0]]
+        bent = [np.maximum(z - knot, 0.0) ** 3 for knot in fitted[0]]
         return _with_one(np.concatenate([z, z**2, z**3, *bent], axis=1) / OUTER)
 
 
@@ -202,9 +202,9 @@ class Tiles(FeatureMap):
             )
         return tuple(np.unique(self._cells(z, j)) for j in range(self.tilings))
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
         parts = []
-        for j, known in enumerate(found):
+        for j, known in enumerate(fitted):
             cells = self._cells(z, j)
             at = np.minimum(np.searchsorted(known, cells), len(known) - 1)
             parts.append(_one_hot(np.where(known[at] == cells, at, -1), len(known)))
@@ -230,8 +230,8 @@ class Clusters(FeatureMap):
     def find(self, z: Floats) -> tuple[Any, ...]:
         return (centers_of(z, self.k or 100, np.random.default_rng(self.seed)),)
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
-        return _one_hot(self.codes(z, *found), len(found[0]))
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
+        return _one_hot(self.codes(z, *fitted), len(fitted[0]))
 
     def codes(self, z: Floats, centers: Floats) -> npt.NDArray[np.int64]:
         """(N,) the nearest center."""
@@ -241,7 +241,7 @@ class Clusters(FeatureMap):
 
 
 @dataclass(frozen=True, eq=False)
-class Own(FeatureMap):
+class UserMap(FeatureMap):
     """A function of the columns as they are in the log, or a transformer of scikit-learn, of which
     a copy is fitted to the standardized columns."""
 
@@ -257,8 +257,8 @@ class Own(FeatureMap):
         base = optional_module("sklearn.base", "sklearn", "features of a transformer")
         return (base.clone(self.transformer).fit(z),)
 
-    def apply(self, z: Floats, *found: Any) -> Floats:
-        phi = self.function(z) if self.function is not None else found[0].transform(z)
+    def apply(self, z: Floats, *fitted: Any) -> Floats:
+        phi = self.function(z) if self.function is not None else fitted[0].transform(z)
         return np.asarray(phi.toarray() if hasattr(phi, "toarray") else phi, np.float64)
 
     def describe(self) -> str:
@@ -273,7 +273,7 @@ def sklearn(transformer: Any) -> FeatureMap:
     """The output of a scikit-learn transformer, of which a copy is fitted."""
     if not (hasattr(transformer, "fit") and hasattr(transformer, "transform")):
         raise must_be("transformer", "one with fit and transform", transformer)
-    return Own(transformer=transformer)
+    return UserMap(transformer=transformer)
 
 
 def as_map(given: Any, usual: FeatureMap) -> FeatureMap:
@@ -284,7 +284,7 @@ def as_map(given: Any, usual: FeatureMap) -> FeatureMap:
         return given
     if not callable(given) or isinstance(given, type):
         raise must_be("features", "a map such as rw.features.Fourier(200), or a function", given)
-    return Own(function=given)
+    return UserMap(function=given)
 
 
 def sample_order(

@@ -121,7 +121,6 @@ def assemble(
     abstraction, bins = described(reader.abstraction, columns.state)
     over = ended[last] | (before & ~cut[last] & (short == "terminal"))
     ending = np.where(over, END, np.where(known < 0, UNKNOWN, known))
-    beyond = len(episode) - len(used.order)
     return EpisodeLog(
         steps=Steps(
             offsets=used.offsets,
@@ -143,10 +142,7 @@ def assemble(
         columns=columns,
         source=reader.source,
         abstraction=abstraction,
-        notes=(
-            *(f"cut at the horizon {horizon}: {beyond:,} later rows are not used",) * bool(beyond),
-            *bins,
-        ),
+        notes=(*_cut_note(horizon, len(episode) - len(used.order)), *bins),
         feature_names=feature_names,
     )
 
@@ -167,6 +163,13 @@ def _features(reader: RoleReader) -> tuple[npt.NDArray[Any] | None, tuple[str, .
     from reweigh.log.features import read_features
 
     return read_features(reader)
+
+
+def _cut_note(horizon: int, beyond: int) -> tuple[str, ...]:
+    """The remark on so many rows beyond the horizon, if there are any."""
+    if not beyond:
+        return ()
+    return (f"cut at the horizon {horizon}: {beyond:,} later rows are not used",)
 
 
 def _after_horizon(
@@ -382,7 +385,7 @@ def log_description(
     """The description of a log as plain values, the same on every engine; with remarks for readers
     of the numbers. `visited` states occur in rows; `beyond` rows are past the horizon."""
     remarks = {
-        f"cut at the horizon {horizon}: {beyond:,} later rows are not used": beyond > 0,
+        **dict.fromkeys(_cut_note(horizon, beyond), True),
         f"{visited:,} states for {rows:,} rows: most occur once; bin them "
         "(abstraction=Rounding or Grid)": 2 * visited > rows,
         f"mean_return counts only the logged rewards of the {truncated:,} cut-off "

@@ -59,7 +59,7 @@ def page(study: EfficiencyStudy) -> str:
     worlds = len({row["world"] for row in study.cells})
     parts = [
         "# How close to the least possible error?\n",
-        "What `reweigh evaluate` does without being told which estimator to use (`auto`), against "
+        "What `reweigh evaluate` does by default (`auto`), against "
         f"eight estimators and the plain mean of the logged returns, in {worlds} simulated worlds "
         f"with known true values, at {listed(study.sizes)} episodes, {count} logs each.\n",
         "`make study-efficiency` runs it again and goes on where it was ended.\n",
@@ -279,11 +279,11 @@ def _worlds(study: EfficiencyStudy) -> str:
     rows = []
     for name, world in WORLDS.items():
         row = values.get(name)
-        told = (name, world.group, half_of(name))
+        named = (name, world.group, half_of(name))
         rows.append(
-            (*told, "", "not run", "")
+            (*named, "", "not run", "")
             if row is None
-            else (*told, row["horizon"], f"{row['v_target']:.4g}", f"{row['v_behavior']:.4g}")
+            else (*named, row["horizon"], f"{row['v_target']:.4g}", f"{row['v_behavior']:.4g}")
         )
     kinds = "".join(f"- {kind}: {text}\n" for kind, text in KINDS.items())
     return (

@@ -26,7 +26,7 @@ class _OfDoubt(Gate):
         doubt = context.solved.doubt
         if doubt is None:
             return self.unknown(NOT_TRIED)
-        if not doubt.own_error > 0:
+        if not doubt.sampling_error > 0:
             return self.unknown("there is no standard error to compare with")
         return self.of_doubt(doubt)
 
@@ -48,8 +48,8 @@ class BehaviorValue(
             return self.unknown("episodes were cut off: the behavior's own value is not known")
         if doubt.behavior is None:
             return self.unknown("the method refuses to evaluate the behavior")
-        off = abs(doubt.behavior - doubt.logged) / doubt.own_error
-        found, known = (rounded(v, doubt.own_error) for v in (doubt.behavior, doubt.logged))
+        off = abs(doubt.behavior - doubt.logged) / doubt.sampling_error
+        found, known = (rounded(v, doubt.sampling_error) for v in (doubt.behavior, doubt.logged))
         return self.judge(
             off,
             f"asked for the behavior's value, the method says {found}, and the log {known}: "
@@ -72,7 +72,7 @@ class BellmanResidual(
         if residual is None:
             return None
         p = min(1.0, residual.regions * math.erfc(residual.z / math.sqrt(2)))
-        size = abs(residual.effect) / doubt.own_error
+        size = abs(residual.effect) / doubt.sampling_error
         text = (
             f"at {residual.where} Q is off by {residual.mean:.2g} per row, {residual.z:.1f} of its "
             f"errors (p = {p:.2g} over {residual.regions} regions); over an episode this adds up "
@@ -126,10 +126,10 @@ class ChoiceSpread(
         if not known:
             return self.unknown("the method refuses every other choice")
         name = max(known, key=lambda one: abs(known[one] - doubt.value))
-        share = doubt.spread / doubt.own_error
+        share = doubt.spread / doubt.sampling_error
         text = (
             f"other choices move the value by {share:.1f} errors, most with {name} (to "
-            f"{rounded(known[name], doubt.own_error)}); the interval includes this"
+            f"{rounded(known[name], doubt.sampling_error)}); the interval includes this"
         )
         if failed:
             text += f"; refused with {', '.join(failed)}"
