@@ -124,9 +124,21 @@ def test_tables_by_other_limits_or_of_other_logs_are_not_joined(tmp_path: Path) 
         joined(found, docs, 0)
 
 
-def test_the_committed_tables_are_by_the_limits_in_force() -> None:
-    told = json.loads((DOCS / ABOUT).read_text())
-    assert {name: told[name] for name in about(0)} == about(0)
+def test_the_page_names_the_limits_that_changed_since_its_tables_were_made() -> None:
+    recorded, now = json.loads((DOCS / ABOUT).read_text()), about(0)
+    assert {name: recorded[name] for name in now if name != "limits"} == {
+        name: value for name, value in now.items() if name != "limits"
+    }
+    page = " ".join((DOCS / "README.md").read_text().split())
+    study = Study.read(DOCS)
+    assert study.limits == recorded["limits"]
+    for name, limit in now["limits"].items():
+        before = recorded["limits"].get(name)
+        if before is None:
+            assert name in study.newer_gates
+            assert f"*{name.partition(',')[0]}*" in page
+        elif before != limit:
+            assert f"*{name}* ({before}; now {limit})" in page
     assert Study.read(DOCS).logs("coverage")["tiny", 5000, None] == 1000
 
 
@@ -274,8 +286,8 @@ def test_newer_gates_hardly_change_a_verdict_on_clean_logs() -> None:
 
 @pytest.mark.filterwarnings("ignore::reweigh.ReweighWarning")
 def test_one_step_does_not_loosen_the_limits_of_products() -> None:
-    """With one step `is` has the value of `mis`, which is held by its gate of rare states: in the
-    bandit's logs of 200 episodes `is` passes the limit of mis and covers too seldom."""
+    """With one step `is` is `mis`: in the bandit's logs of 200 episodes neither was green, as their
+    symmetric intervals covered too seldom, and both have one verdict now."""
     with (DOCS / "coverage.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     chosen = {"world": "bandit", "n": "200", "method": "auto"}
@@ -284,10 +296,13 @@ def test_one_step_does_not_loosen_the_limits_of_products() -> None:
     }
     assert float(found["is"]["coverage"]) < 0.93
     assert float(found["is"]["green"]) == float(found["mis"]["green"]) == 0
-    log, target = WORLDS["bandit"].log(200, np.random.default_rng(7))
-    mis, plain = rw.evaluate_all(log, target, ["mis", "is"])
-    assert isinstance(mis, rw.Estimate)
-    assert isinstance(plain, rw.Estimate)
-    assert plain.value == pytest.approx(mis.value, rel=1e-12)
-    assert LIMITS["effective size"].judge(plain.diagnostics.worst_ess or 0.0) == "green"
-    assert "rare states" in {gate.name for gate in mis.verdict.reasons}
+    levels = set()
+    for seed in range(20):
+        log, target = WORLDS["bandit"].log(200, np.random.default_rng(seed))
+        mis, plain = rw.evaluate_all(log, target, ["mis", "is"])
+        assert isinstance(mis, rw.Estimate)
+        assert isinstance(plain, rw.Estimate)
+        assert plain.value == pytest.approx(mis.value, rel=1e-12)
+        assert plain.verdict.level == mis.verdict.level
+        levels.add(mis.verdict.level)
+    assert levels == {"green", "amber"}

@@ -30,7 +30,7 @@ def test_the_gates_are_those_of_the_verdicts(command: Command, log: Path, policy
 
 def test_no_value_is_told(command: Command, log: Path, policy: Path) -> None:
     """Neither the estimate nor what the behavior earned: the decision comes first."""
-    value = rw.evaluate(rw.read_log(log), rw.read_policy(policy)).value
+    value = rw.evaluate(rw.read_log(log), rw.read_policy(policy), "mis").value
     ran = command("check", log, "--diagnose", "--target", policy)
     assert ran.code == 0
     assert f"{value:.2f}" not in ran.out
@@ -104,7 +104,7 @@ def test_options_of_diagnose_alone_are_refused(command: Command, log: Path, poli
 
 def test_sensitivity_is_that_of_python(command: Command, log: Path, policy: Path) -> None:
     asked = ("evaluate", log, "--target", policy, "--estimators", "mis,wis", "--sensitivity")
-    found = rw.evaluate(rw.read_log(log), rw.read_policy(policy)).sensitivity()
+    found = rw.evaluate(rw.read_log(log), rw.read_policy(policy), "mis").sensitivity()
     assert found.changes
     ran = command(*asked, "--json")
     entries = {entry["estimator"]: entry for entry in ran.json()["estimates"]}

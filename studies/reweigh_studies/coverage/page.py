@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from reweigh.trust.gates import LIMITS
 from reweigh.trust.gates.support import MATERIAL
 from reweigh_studies.coverage.faults_page import faults, sparse
 from reweigh_studies.coverage.goals import (
@@ -238,12 +237,25 @@ def _verdicts(study: Study) -> str:
         shares = (share(mine, what) for what in ("green", "amber", "red", "refused"))
         rows.append((f"`{name}`", *shares, _pooled(mine, "green"), _pooled(mine, "amber")))
     head = ("estimator", "green", "amber", "red", "refused", "coverage, green", "coverage, amber")
-    limits = "; ".join(f"{name}: {limit}" for name, limit in LIMITS.items())
+    limits = "; ".join(f"{name}: {limit}" for name, limit in study.limits.items())
+    changed = "; ".join(
+        f"*{name}* ({before}; now {now})" for name, (before, now) in study.changed_limits.items()
+    )
+    newer = ", ".join(dict.fromkeys(f"*{n.partition(',')[0]}*" for n in study.newer_gates))
     return (
         "Over all worlds and sizes, and coverage of the default interval within a color:\n\n"
         + table(head, rows)
         + (
-            f"\nThe limits in force: {limits}. `bins.csv` has the coverage by the value of "
+            f"\nThe limits of these verdicts: {limits}. "
+            + (f"Changed since: {changed}. " if changed else "")
+            + (
+                f"Newer than these verdicts, with their faults in the tests: {newer}; how verdicts "
+                "fare with them is in [the study of verdicts](verdicts.md) and, on features, in "
+                "[that of continuous states](continuous.md). "
+                if newer
+                else ""
+            )
+            + "`bins.csv` has the coverage by the value of "
             "every gate, for the worlds used to set limits and for the others. Two limits do "
             "not come from the setting half: a checking world without overlap had amber "
             "results, so the placebo got a red limit (a round number that was not tuned; "

@@ -8,8 +8,8 @@ put beside those of the others, as long as the verdicts in them were made by the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -43,6 +43,7 @@ class Study:
     worlds: list[Row]
     remarks: tuple[str, ...] = ()
     sparse: Sequence[Row] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)  # by which the verdicts were made
 
     @classmethod
     def read(cls, folder: Path) -> Study:
@@ -56,7 +57,21 @@ class Study:
             worlds,
             tuple(_about(folder).get("remarks", ())),
             read_csv(sparse) if sparse.exists() else (),
+            _about(folder).get("limits", {}),
         )
+
+    @property
+    def newer_gates(self) -> tuple[str, ...]:
+        """Gates, or their limits for some estimators, that these verdicts do not have."""
+        return tuple(name for name in LIMITS if name not in self.limits)
+
+    @property
+    def changed_limits(self) -> dict[str, tuple[str, str]]:
+        """The limit of these verdicts and the present one, where they differ."""
+        pairs = {
+            name: (self.limits[name], str(LIMITS[name])) for name in LIMITS if name in self.limits
+        }
+        return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
     @property
     def sizes(self) -> list[int]:
