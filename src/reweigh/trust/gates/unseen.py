@@ -329,12 +329,12 @@ class IncompleteState(
     fault="binned-states",
     needs={"choices", "state values", "lagged"},
     limits=limits_by(Limit(None, 0.01, above=False)),
-    softened="green unless the ratios vary within states and actions",
     of={"states"},
 ):
     """Either sign alone may mean little: policies may look at what does not matter, and the past
     may predict a little. Where bins are coarse both are there, and the estimate is off by more with
-    every episode. The value is the p-value of "history"."""
+    every episode. The value is the p-value of "history" where the ratios vary within states and
+    actions, else 1."""
 
     def measure(self, context: Context) -> GateResult | None:
         cells = context.sums.by_action
@@ -354,11 +354,10 @@ class IncompleteState(
             text += ", and earlier steps predict the outcome: two signs that the state lacks what "
             text += "the policies see and the outcome depends on"
         return self.judge(
-            past.value,
+            past.value if both else 1.0,
             text,
             "add what the policies look at to the state, use finer bins, or compare with wis, "
             "which uses no state",
-            at_most="red" if both else "green",
         )
 
 
