@@ -91,7 +91,7 @@ def test_the_command_explains_what_the_commands_print(
     assert "did you mean 'wis'?" in ran.err
 
     path.write_text(command("compare", log, "--target", policy, "--seed", 1, "--json").out)
-    assert command("explain", path).out.startswith("policy, mis: ")
+    assert command("explain", path).out.startswith("policy, mdr-loo: ")
     path.write_text(command("check", log, "--diagnose", "--target", policy, "--json").out)
     assert "it holds the checks alone" in " ".join(command("explain", path).out.split())
 

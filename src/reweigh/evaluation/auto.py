@@ -1,19 +1,20 @@
 """estimator="auto": a rule that looks at states, ratios and actions, never at the size of an error
 or the sign of a gain.
 
-    1. States too fine: more than RARE of the target's mass is on (step, state) pairs seen fewer
+    1. Every ratio is 1: the target is the policy that made the log, and mis is the mean return.
+    2. States too fine: more than RARE of the target's mass is on (step, state) pairs seen fewer
        than 10 times. If the running products keep at least ENOUGH effective episodes at every step:
        wis, which uses no state.
-    2. Otherwise the memory that `mis(memory="auto")` takes (`memories.py`). If it is more than 0,
+    3. Otherwise the memory that `mis(memory="auto")` takes (`memories.py`). If it is more than 0,
        and a memory of 0 differs from it beyond chance (p ≤ CONTRADICTED), the state is not enough:
        mis with that memory. The walk over many memories alone stops somewhere in 1 of 25 logs
        whose state is enough, where the longer one is off by chance.
-    3. With a memory of 0: mdr-loo, which comes close to the least error that is possible, where
+    4. With a memory of 0: mdr-loo, which comes close to the least error that is possible, where
        none of its gates HOLDS is red: the log covers what the target does, in the states that it
        reaches and for most of its actions (where they are amber, so is its verdict). Its sums
        must be enough too, which needs observed states, discrete actions, and ratios that follow
        from step, state and action: then every engine answers the same.
-    4. Otherwise mis-hajek, which leans on no mean by action. Its verdict says what is missing.
+    5. Otherwise mis-hajek, which leans on no mean by action. Its verdict says what is missing.
 
 Rewards enter only where memories are compared, by values in errors of their differences: neither
 the sign of the rewards nor their scale, nor a constant added to them, changes the choice. No rule
@@ -49,6 +50,7 @@ from reweigh.sums.moments import Moments
 
 AUTO = "auto"
 RARE, ENOUGH = 0.05, 600.0  # with fewer effective episodes the verdict on wis is red
+ROUNDED = 1e-9  # of a sum of ratios
 CONTRADICTED = 1e-4
 HOLDS = ("support", "effective size", "rare states", "placebo", "cut-off episodes")
 SHARPEST = "mdr-loo"
@@ -57,11 +59,13 @@ Evaluate = Callable[[Any, Policy | None, list[Recipe]], Sequence[Estimate | Refu
 
 @dataclass(frozen=True)
 class Choice:
-    """An estimator, and why it was chosen; the memories that were tried, if any."""
+    """An estimator, and why it was chosen; the memories that were tried, if any; `on_policy`: the
+    target is the policy that made the log, for which any estimator will do."""
 
     recipe: Recipe
     why: str
     memories: Memories | None = None
+    on_policy: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ def candidates() -> list[Recipe]:
 def choose_common(log: Any, targets: Mapping[str, Policy], evaluate_all: Evaluate) -> CommonChoice:
     """The estimator for all of these targets."""
     found = {name: choose(log, target, evaluate_all) for name, target in targets.items()}
-    recipes = {choice.recipe.name: choice.recipe for choice in found.values()}
+    deciding = [choice for choice in found.values() if not choice.on_policy]
+    recipes = {choice.recipe.name: choice.recipe for choice in deciding or found.values()}
     if len(recipes) == 1:
         return CommonChoice(next(iter(recipes.values())), found)
     longest = max(recipe.weights.remembers for recipe in recipes.values())
@@ -130,6 +135,11 @@ def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
     states, products, sharpest = evaluate_all(data, target, [mis(), is_(), estimator(SHARPEST)])
     if isinstance(states, Refusal):
         return Choice(mis(), f"mis: it refuses, and so do the alternatives ({states.error})")
+    if _on_policy(states):
+        why = (
+            "mis: the target takes every logged action as often as the log's policy, so that it is "
+        )
+        return Choice(mis(), f"{why}the mean of the returns", on_policy=True)
     rare = states.diagnostics.rare_mass or 0.0
     share = "none" if rare == 0 else f"{rare:.1%}"
     seen = f"{share} of the target's mass is on states seen fewer than 10 times"
@@ -151,6 +161,15 @@ def choose(data: Any, target: Policy | None, evaluate_all: Evaluate) -> Choice:
         why = f"but {SHARPEST} is not used, because {missing}"
     why = f"{taken.name}: {seen}, {why}"
     return Choice(taken, why if lacking is None else f"{why} ({lacking})", memories)
+
+
+def _on_policy(states: Estimate) -> bool:
+    """Whether every ratio is 1: Σρ and Σρ² are counts in every cell."""
+    of = states.uncertainty
+    cells = of.data.for_gates(states.recipe, of.dropped).by_action
+    if cells is None:
+        return False
+    return all(np.allclose(sums, cells.n, rtol=ROUNDED, atol=0) for sums in (cells.rho, cells.rho2))
 
 
 def _memory(
