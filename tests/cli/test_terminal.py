@@ -161,11 +161,11 @@ ANSWERS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "evaluate --sensitivity": (
         ["--sensitivity"],
-        [rf"mis {NUMBER} {INTERVAL} {LEVEL}", rf"mis moves most by {NUMBER}: .+"],
+        [rf"mdr-loo {NUMBER} {INTERVAL} {LEVEL}", rf"mdr-loo moves most by {NUMBER}: .+"],
     ),
     "evaluate --reward-range": (
         ["--reward-range", "-9", "9"],
-        [rf"mis {NUMBER} {INTERVAL} {LEVEL}", rf"certificate: {INTERVAL}"],
+        [rf"mdr-loo {NUMBER} {INTERVAL} {LEVEL}", rf"certificate: {INTERVAL}"],
     ),
     "check": ([], []),
     "check --diagnose": (
@@ -201,9 +201,9 @@ def test_quiet_warns_on_the_standard_error(
     ran = command("evaluate", few, "--target", policy, "--quiet")
     assert ran.code == told.code == 0
     assert ran.out.endswith("red\n")
-    assert "mis: red: " not in ran.out
-    assert "mis: red: " in ran.err
-    assert "mis: not checked: history" in ran.err
+    assert "mis-hajek: red: " not in ran.out
+    assert "mis-hajek: red: " in ran.err
+    assert "mis-hajek: not checked: history" in ran.err
     assert told.out.startswith("Not reliable: ")
     strict = command("evaluate", few, "--target", policy, "--quiet", "--strict")
     assert strict.code == 4
@@ -224,4 +224,4 @@ def test_quiet_tells_of_faults_and_refusals(
     assert ran.out == "mis refused\n"
     ran = command("compare", log, "--target", away, "--target", policy, "-q", "--seed", "1")
     assert ran.out.startswith("best: policy ")
-    assert "away, mis refused: " in ran.err
+    assert "away, mis-hajek refused: " in ran.err

@@ -32,8 +32,6 @@ from reweigh.cli.terminal import (
     printable,
 )
 from reweigh.errors import RefusedError, UsageError
-from reweigh.evaluation.beside import CANDIDATES, DEFAULT, disagreement, once, with_paper
-from reweigh.evaluation.evaluate import AUTO
 from reweigh.show import first_screen, text
 from reweigh.show.record import PER_EPISODE, Evaluation, ranked, refusal_json
 from reweigh.system.process import each, stage
@@ -122,6 +120,8 @@ def evaluate(
 
     With --quiet one line per requested estimator is left: name, value, interval and verdict.
     """
+    from reweigh.evaluation.beside import AUTO, CANDIDATES, DEFAULT  # loads NumPy, as help must not
+
     terminal = Terminal(quiet, as_json)
     usual = CANDIDATES if show_sql else DEFAULT
     recipes = estimators_named(estimators, max_ratio, memory, usual)
@@ -296,6 +296,8 @@ def _evaluated(
     usual: bool,
 ) -> Outcome:
     """Estimates, intervals, verdicts and, where it is wanted, sensitivity. `usual`: of DEFAULT."""
+    from reweigh.evaluation.beside import AUTO, disagreement, once, with_paper
+
     if sensitivity:
         from reweigh.cli.details import sensitivities_of
     data, policy = inputs.data, inputs.policy
