@@ -120,7 +120,8 @@ def evaluate(
 
     With --quiet one line per requested estimator is left: name, value, interval and verdict.
     """
-    from reweigh.evaluation.beside import AUTO, CANDIDATES, DEFAULT  # loads NumPy, as help must not
+    from reweigh.evaluation.beside import CANDIDATES, DEFAULT  # loads NumPy, as help must not
+    from reweigh.evaluation.evaluate import AUTO
 
     terminal = Terminal(quiet, as_json)
     usual = CANDIDATES if show_sql else DEFAULT
@@ -296,7 +297,8 @@ def _evaluated(
     usual: bool,
 ) -> Outcome:
     """Estimates, intervals, verdicts and, where it is wanted, sensitivity. `usual`: of DEFAULT."""
-    from reweigh.evaluation.beside import AUTO, disagreement, once, with_paper
+    from reweigh.evaluation.beside import disagreement, once, with_paper
+    from reweigh.evaluation.evaluate import AUTO
 
     if sensitivity:
         from reweigh.cli.details import sensitivities_of
