@@ -3,6 +3,7 @@ sums."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from reweigh.errors import RefusedError
@@ -45,7 +46,12 @@ def solve(data: LogData, recipe: Recipe, dropped: bool) -> Solved:
     rows = None if isinstance(data, SumsData) else data.rows(dropped)
     sums = solved.base
     alone = replace(solved.solution, freedom=None, error_method="delta")
-    alone = with_estimated_error(recipe, alone, sums, rows)
+    if isinstance(data, SumsData) and data.influences is not None:  # as from rows, by a second scan
+        data.influences.sums[recipe] = sums
+        error = math.sqrt(data.influences.spread(recipe).square)
+        alone = replace(alone, standard_error=error)
+    else:
+        alone = with_estimated_error(recipe, alone, sums, rows)
     nodes = None if alone.nodes is None else replace(alone.nodes, variance=None)
     return replace(solved, solution=replace(alone, by_node=nodes))
 
