@@ -482,8 +482,8 @@ def test_an_error_lost_in_rounding_is_refused() -> None:
 def test_errors_that_overflow_are_refused() -> None:
     rng = np.random.default_rng(0)
     log = rw.log_from_arrays(
-        np.zeros((30, 2), int), rng.integers(0, 2, (30, 1)), rng.normal(size=(30, 1)),
-        np.full((30, 1), 1e-200), rng.uniform(0.3, 0.7, (30, 1)),
+        np.zeros((30, 3), int), rng.integers(0, 2, (30, 2)), rng.normal(size=(30, 2)),
+        np.tile([1e-200, 0.5], (30, 1)), rng.uniform(0.3, 0.7, (30, 2)),
     )  # fmt: skip
     found = rw.evaluate(log, rw.ColumnPolicy("target_prob"), rw.mis("none"))
     assert abs(found.value) > 1e190

@@ -157,6 +157,7 @@ class ScanInfluence:
         def begin() -> Visit:
             spreads.clear()
             self._parts.clear()
+            self._sample = None  # of fewer estimators
             if first.about.cluster is not None:
                 from reweigh.estimate.clusters import ScannedClusters
 
