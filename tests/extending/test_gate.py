@@ -76,7 +76,7 @@ def test_it_is_shown_wherever_gates_are(
     assert run(call) == 0
     assert "of the rows took action 0" in " ".join(capsys.readouterr().out.split())
     assert run([*call, "--json"]) == 0
-    [told] = json.loads(capsys.readouterr().out)["estimates"]
+    told = json.loads(capsys.readouterr().out)["estimates"][0]
     assert entry["text"] in [gate["text"] for gate in told["gates"]]
 
 
