@@ -43,7 +43,8 @@ class Study:
     worlds: list[Row]
     remarks: tuple[str, ...] = ()
     sparse: Sequence[Row] = ()
-    limits: Mapping[str, str] = field(default_factory=dict)  # by which the verdicts were made
+    # by which the verdicts were made
+    limits: Mapping[str, str] = field(default_factory=lambda: about(0)["limits"])
 
     @classmethod
     def read(cls, folder: Path) -> Study:
