@@ -152,8 +152,9 @@ def test_a_part_is_set_aside() -> None:
     assert found.n_episodes + found.n_held_out == 400
     assert found.n_held_out == pytest.approx(120, abs=40)
     aside = log.steps.episode_hash % 10_000 < 3000
-    alone = rw.evaluate(log.select(aside), TARGETS[found.chosen], rw.mis())
     assert isinstance(found.held_out.result, Estimate)
+    recipe = found.held_out.result.recipe
+    alone = rw.evaluate(log.select(aside), TARGETS[found.chosen], recipe)
     assert found.held_out.result.value == alone.value
     with pytest.raises(rw.RefusedError, match="episodes"):
         rw.compare(WORLD.simulate(40, 0), TARGETS, holdout=0.1)

@@ -67,7 +67,7 @@ def test_a_cell_has_what_evaluate_says() -> None:
     _, result = run_replicates(cell, cell.estimators, 7, logs)
     for k in logs:
         log, target = cell.of.log(200, np.random.default_rng(seed_sequence(cell, 7, k)))
-        found = rw.evaluate(log, target, rw.mis())
+        found = rw.evaluate(log, target)
         assert result.values["auto/value"][k] == pytest.approx(found.value, rel=1e-12)
         assert STANDARD[int(result.values["auto/taken"][k])] == found.estimator
         mean = log.steps.reward.sum() / 200
