@@ -52,6 +52,7 @@ def test_estimated_propensities_are_close_and_of_other_folds(classifier: Any) ->
         behavior.probabilities(only)
 
 
+@pytest.mark.filterwarnings("ignore::reweigh.LowOverlapWarning")
 def test_a_log_with_features_alone_is_evaluated_without_propensities() -> None:
     log, mu = log_of(800)
     target = rw.FunctionPolicy(lambda x, action, step: np.where(action == 1, 0.6, 0.2))

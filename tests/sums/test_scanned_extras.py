@@ -22,6 +22,7 @@ from reweigh.sums import diagnostic_tables as extras
 from reweigh.sums.diagnostic_tables import LaggedMoments, LargestWeights
 from reweigh.sums.engines.stream_sums import LargestSoFar
 from reweigh.trust.gates import Verdict
+from reweigh.trust.gates.states import History
 
 __all__ = ["fast_answers"]
 TARGET = rw.TablePolicy({f"s {s}": {f"a{a}": (0.5, 0.3, 0.2)[(s + a) % 3] for a in range(3)}
@@ -213,9 +214,11 @@ def test_of_too_many_cells_every_engine_holds_the_same_steps_and_states(
             for gate in rw.evaluate(sums["fast"], estimator=rw.mis()).verdict.gates
             if gate.name == "history"
         ]
-        assert gate.value is not None
-        words = f"tested at 1 of {2**whole.level} (step, state) pairs"
-        assert (words in gate.text) == (part > 1)
+        # sums do not hold how episodes go on: history has only what the state before predicts
+        assert gate.level == "unknown"
+        outcome, _ = History().outcome(rw.evaluate(sums["fast"], estimator=rw.mis()).context())
+        assert outcome.p is not None
+        assert outcome.share == 1 / 2**whole.level
     assert fast_answers == [True] * 3
 
 
@@ -334,8 +337,10 @@ def verdicts_agree(logs: dict[str, Any], target: rw.Policy) -> dict[str, Any]:
             if isinstance(expected, rw.Estimate):
                 # from rows it is no question: the error can be that of the episodes; and only these
                 # tell on how many of them it rests
+                # and what is in errors is in those of a jackknife where wis is scanned
+                apart = (*BY_EPISODES, "rare actions") if estimator == "wis" else BY_EPISODES
                 own, rows = (
-                    Verdict(tuple(gate for gate in verdict.gates if gate.name not in BY_EPISODES))
+                    Verdict(tuple(gate for gate in verdict.gates if gate.name not in apart))
                     for verdict in (mine.verdict, expected.verdict)
                 )
                 fixture.assert_alike(own.to_dict(), rows.to_dict(), name)
