@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "reweigh"
-MOST_STATEMENTS, MOST_MODULES, MOST_COMPILED_LINES = 34_200, 213, 1_900
+MOST_STATEMENTS, MOST_MODULES, MOST_COMPILED_LINES = 34_250, 213, 1_900
 LINES_OF_A_MODULE, LINES_OF_A_FUNCTION = 450, 80
 COMPILED = {"compiled", "inlined"}  # the decorators of kernels/common.py
 
