@@ -393,11 +393,11 @@ def test_workers_of_other_versions_are_refused() -> None:
 
 
 def test_only_carriers_are_taken_for_losses() -> None:
-    with pytest.raises(ZeroDivisionError), sweep._telling_losses():
+    with pytest.raises(ZeroDivisionError), sweep._workers_lost():
         raise ZeroDivisionError
     from concurrent.futures.process import BrokenProcessPool
 
-    with pytest.raises(sweep.LostError), sweep._telling_losses():
+    with pytest.raises(sweep.LostError), sweep._workers_lost():
         raise BrokenProcessPool("gone")
 
 
